@@ -6,6 +6,19 @@
 // It never stores anything, and knows no rule of devices: what a step does, and how a batch
 // is committed, is its owner's.
 //
-// Read host.go first, then tree.go (messages), walk.go (retained messages), queue.go and outage.go (what happens while nothing can
-// be stored).
+// # Files, in reading order
+//
+//	host.go      the loop, and what it needs of its owner
+//	queue.go     the steps that wait, and whose turn it is
+//	outcomes.go  when all messages of a batch are on disk
+//	outage.go    what happens while nothing can be stored
+//	tree.go      entries as messages, and messages as values
+//	walk.go      retained messages of a tree, bit by bit
+//	mappers.go   which mappers a node knows, and what they say is wrong
+//
+// # Where to add
+//
+//   - metadata beside a value: ParseStored and ValueMessage (tree.go), and resource.StoredValue
+//   - a stage of a batch: Stages and Host.step (host.go)
+//   - a limit on steps: Host.step for a batch, queue.fits (queue.go) for one sender
 package tree

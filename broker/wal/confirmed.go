@@ -28,7 +28,7 @@ func (l *Log) openConfirmed() (err error) {
 }
 
 func (l *Log) endNumbers() [2]uint64 {
-	end := l.end()
+	end := l.segments.end()
 	return [2]uint64{end.Segment, uint64(end.At)}
 }
 

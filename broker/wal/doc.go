@@ -4,5 +4,19 @@
 // It never looks into a frame, never decides that a segment isn't needed, and never repairs damage: it refuses to open, and
 // names the file.
 //
-// wal.go appends; confirmed.go records where the log ended, so that a lost end is missed; reserve.go has what a full disk is left for; read.go has the format, and reading.
+// # Files, in reading order
+//
+//	wal.go        a Log from outside: frames are appended, segments begun and retired
+//	segments.go   which segments there are, and the one that is read from
+//	read.go       the format of segments and frames, the check of them at the start, and reading
+//	reserve.go    room that is left for what makes a full disk emptier
+//	confirmed.go  where the log ended, beside it, so that a lost end is missed
+//	sync_*.go     how a file is synced and given room
+//	lock_*.go     one process at a time
+//
+// # Where to add
+//
+//   - a field of a segment's header: AppendHeader and parseHeader (read.go)
+//   - a check at the start: Log.scan (read.go) for one segment, Log.Begin for all of them
+//   - what may be written on a full disk: its caller uses Log.AppendReserved (reserve.go)
 package wal

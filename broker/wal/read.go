@@ -10,7 +10,6 @@ import (
 	"io"
 	"os"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
 
@@ -32,7 +31,7 @@ func (l *Log) list() error {
 		if err != nil || l.Path(n) != filepath.Join(l.opts.Dir, e.Name()) {
 			return fmt.Errorf("%s is no part of %s", filepath.Join(l.opts.Dir, e.Name()), l.opts.Name)
 		}
-		l.add(segmentFile{number: n})
+		l.segments.add(segmentFile{number: n})
 	}
 	return nil
 }
@@ -40,14 +39,15 @@ func (l *Log) list() error {
 // Scan checks the segments from a number on from end to end, and hands over each
 // frame's body, valid during the call. It is called once.
 func (l *Log) Scan(from uint64, each func(at Position, body []byte) error) error {
-	l.base = max(l.base, from)
+	l.segments.need(from)
 	r := &Reader{}
 	defer r.Close()
-	for i := range l.segments {
-		if l.segments[i].number < from {
+	list := l.segments.list // nothing else uses it before Begin
+	for i := range list {
+		if list[i].number < from {
 			continue
 		}
-		if err := l.scan(&l.segments[i], i == len(l.segments)-1, r, each); err != nil {
+		if err := l.scan(&list[i], i == len(list)-1, r, each); err != nil {
 			return err
 		}
 	}
@@ -64,7 +64,7 @@ func (l *Log) scan(s *segmentFile, last bool, r *Reader, each func(Position, []b
 	if !ok {
 		return l.Damaged(Position{s.number, 0}, errors.Join(errors.New("no header of "+l.opts.Name), ignoreEOF(err)))
 	}
-	l.base = max(l.base, base)
+	l.segments.need(base)
 	if l.scanned.Segment == s.number-1 && l.scanned.At < before {
 		return l.Damaged(l.scanned, fmt.Errorf("the frames up to byte %d are missing", before))
 	}
@@ -93,7 +93,7 @@ func (l *Log) scan(s *segmentFile, last bool, r *Reader, each func(Position, []b
 		end = r.at
 	}
 	s.size = r.at.At
-	l.size.Add(s.size)
+	l.segments.size.Add(s.size)
 	l.scanned = end
 	if err := l.checkEnd(end); err != nil {
 		return err
@@ -187,11 +187,13 @@ func hasWholeFrame(text []byte, at Position) bool {
 // Begin prepares the log for appending at its end. Segments before base, or before the base that the segments' headers name, are
 // not needed and are removed; all later ones must exist. With base 0 the log may be new.
 func (l *Log) Begin(base uint64) error {
-	l.base = max(l.base, base)
-	if c := l.acknowledged.Segment; c > 0 && c >= l.base && !l.has(c) {
+	l.segments.need(base)
+	_, newest := l.Segments()
+	c := l.acknowledged.Segment
+	if _, there := l.segments.find(c); c > 0 && c >= l.Base() && !there {
 		return l.missing(c)
 	}
-	if len(l.segments) == 0 && l.base == 0 {
+	if newest == 0 && l.Base() == 0 {
 		if l.used {
 			gone := fmt.Errorf("no file of %s is in %s, which was in use: they were removed, or its first start was ended by a crash", l.opts.Name, l.opts.Dir)
 			if l.opts.ReadOnly {
@@ -206,11 +208,13 @@ func (l *Log) Begin(base uint64) error {
 		l.firstStock()
 		return errors.Join(err, l.openConfirmed())
 	}
-	newest, err := l.gapless()
-	if err != nil || l.opts.ReadOnly {
-		return err
+	if n := l.segments.gap(); n > 0 {
+		return l.missing(n)
 	}
-	if err := l.Retire(l.base); err != nil {
+	if l.opts.ReadOnly {
+		return nil
+	}
+	if err := l.Retire(l.Base()); err != nil {
 		return err
 	}
 	f, err := os.OpenFile(l.Path(newest), os.O_RDWR, 0)
@@ -231,27 +235,6 @@ func (l *Log) firstStock() {
 	if err := l.restock(); err != nil {
 		l.opts.Log.Error().Err(err).Msg(l.opts.Name + ": the disk is full: only what makes room is written")
 	}
-}
-
-func (l *Log) has(number uint64) bool {
-	return slices.ContainsFunc(l.segments, func(s segmentFile) bool { return s.number == number })
-}
-
-// gapless checks that all needed segments are there.
-func (l *Log) gapless() (newest uint64, err error) {
-	next := max(l.base, 1)
-	for _, s := range l.segments {
-		if s.number == next {
-			newest = next
-			next++
-		} else if s.number > next {
-			break
-		}
-	}
-	if newest == 0 || newest != l.segments[len(l.segments)-1].number {
-		return 0, l.missing(next)
-	}
-	return newest, nil
 }
 
 // Reader reads the frames of a segment in order. It holds one of them in memory at a time.
@@ -275,13 +258,13 @@ func (l *Log) Read(number uint64, reuse *Reader) (*Reader, error) {
 	if r == nil {
 		r = &Reader{}
 	}
-	size := l.sizeOf(number)
+	s, _ := l.segments.find(number)
 	err := r.open(l, number)
-	if err == nil && r.size < size {
+	if err == nil && r.size < s.size {
 		err = fmt.Errorf("%s: %w", l.Path(number), io.ErrUnexpectedEOF)
 	}
 	if err == nil {
-		r.size = size
+		r.size = s.size
 		_, err = r.in.Discard(HeaderSize)
 	}
 	if err != nil {
@@ -379,8 +362,10 @@ func (r *Reader) failed(err error) error {
 
 // ReadAt reads a part of a segment.
 func (l *Log) ReadAt(b []byte, at Position) error {
-	if known, err := l.readOpen(b, at); known {
-		return err
+	if known, err := l.readFrom.readAt(b, at); known && err != nil {
+		return fmt.Errorf("%s: %w", l.Path(at.Segment), err)
+	} else if known {
+		return nil
 	}
 	f, err := os.Open(l.Path(at.Segment))
 	if err != nil {
@@ -390,53 +375,8 @@ func (l *Log) ReadAt(b []byte, at Position) error {
 		_ = f.Close()
 		return fmt.Errorf("%s: %w", l.Path(at.Segment), err)
 	}
-	l.openToRead(at.Segment, f)
+	l.readFrom.replace(at.Segment, f)
 	return nil
-}
-
-// readOpen reads a part of a segment if that is the one that is open for reading.
-func (l *Log) readOpen(b []byte, at Position) (known bool, err error) {
-	l.reading.RLock()
-	defer l.reading.RUnlock()
-	if l.readFrom.file == nil || l.readFrom.number != at.Segment {
-		return false, nil
-	}
-	if _, err := l.readFrom.file.ReadAt(b, at.At); err != nil {
-		return true, fmt.Errorf("%s: %w", l.Path(at.Segment), err)
-	}
-	return true, nil
-}
-
-// openToRead has ReadAt read from a segment's file, in the place of the one before, which it closes.
-func (l *Log) openToRead(number uint64, f *os.File) {
-	l.reading.Lock()
-	defer l.reading.Unlock()
-	if l.readFrom.file != nil {
-		_ = l.readFrom.file.Close()
-	}
-	l.readFrom.number, l.readFrom.file = number, f
-}
-
-// remove removes a segment. It is closed before, as are older ones: an open file takes its room until then.
-func (l *Log) remove(number uint64) error {
-	l.reading.RLock()
-	open := l.readFrom.file != nil && l.readFrom.number <= number
-	l.reading.RUnlock()
-	if open {
-		l.openToRead(0, nil)
-	}
-	return os.Remove(l.Path(number))
-}
-
-func (l *Log) sizeOf(number uint64) int64 {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	for _, s := range l.segments {
-		if s.number == number {
-			return s.size
-		}
-	}
-	return 0
 }
 
 // A segment begins with a header: magic, segment number, base (the oldest segment

@@ -29,14 +29,16 @@ func (l *Log) Reserved() int64 {
 	return l.reserve.size
 }
 
-// restock reserves what is missing. It fails if the disk is full; where nothing can be reserved for another reason, the log
-// goes on without.
-func (l *Log) restock() error {
-	r := &l.reserve
-	if r.size >= l.opts.Reserve {
+// restock reserves what is missing.
+func (l *Log) restock() error { return l.reserve.restock(l.opts.Dir, l.opts.Reserve) }
+
+// restock makes the reserve in a directory so large. It fails if the disk is full; where nothing can be reserved for another reason,
+// the log goes on without.
+func (r *diskReserve) restock(dir string, size int64) error {
+	if r.size >= size {
 		return nil
 	}
-	path := filepath.Join(l.opts.Dir, "reserve")
+	path := filepath.Join(dir, "reserve")
 	if r.file == nil {
 		f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
 		if err != nil {
@@ -44,11 +46,11 @@ func (l *Log) restock() error {
 		}
 		r.file = f
 	}
-	if err := allocateFile(r.file, l.opts.Reserve); err != nil {
+	if err := allocateFile(r.file, size); err != nil {
 		_ = r.file.Truncate(r.size)
 		return ignoreUnlessFull(fmt.Errorf("%s: %w", path, err))
 	}
-	r.size = l.opts.Reserve
+	r.size = size
 	return nil
 }
 
@@ -59,9 +61,8 @@ func ignoreUnlessFull(err error) error {
 	return nil
 }
 
-// releaseReserve gives up n bytes of the reserve, or all that is left, but keeps so many. It reports whether the disk has more room now.
-func (l *Log) releaseReserve(n, keep int64) bool {
-	r := &l.reserve
+// release gives up n bytes of the reserve, or all that is left, but keeps so many. It reports whether the disk has more room now.
+func (r *diskReserve) release(n, keep int64) bool {
 	left := max(r.size-n, 0)
 	if r.size == 0 || left < keep || r.file.Truncate(left) != nil {
 		return false
@@ -76,7 +77,7 @@ func (l *Log) AppendReserved(frame []byte, keep int64) (at Position, err error) 
 	l.writing.Lock()
 	defer l.writing.Unlock()
 	at, err = l.append(frame)
-	if IsFull(err) && l.releaseReserve(int64(len(frame))+ReserveSlack, keep) {
+	if IsFull(err) && l.reserve.release(int64(len(frame))+ReserveSlack, keep) {
 		at, err = l.append(frame)
 	}
 	return at, err

@@ -16,7 +16,7 @@ func TestATornFrameFullOfHeadsOpensQuickly(t *testing.T) {
 	dir := t.TempDir()
 	l, _ := openLog(t, dir, 0)
 	appendFrames(t, l, "one")
-	at := l.end()
+	at := l.segments.end()
 	require.NoError(t, l.Close())
 	frame := make([]byte, HeadSize, size)
 	for len(frame) < size {

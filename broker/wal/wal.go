@@ -7,7 +7,6 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
-	"sync/atomic"
 
 	"github.com/rs/zerolog"
 
@@ -60,26 +59,8 @@ type Log struct {
 	acknowledged Position // where the log ended when its last frame was acknowledged; zero: not known
 	scanned      Position // where the frames end of the segment that Scan has read last
 
-	mu       sync.Mutex
-	segments []segmentFile // oldest first; the last is written to
-	base     uint64        // the oldest segment that is needed
-	pins     int           // snapshots that are held
-	kept     []uint64      // retired segments that a snapshot still needs
-
-	reading  sync.RWMutex // held while readFrom is read, and written to change it
-	readFrom struct {     // the segment that ReadAt has read from last, which is not opened again for each read
-		number uint64
-		file   *os.File // nil: none
-	}
-
-	size  atomic.Int64
-	count atomic.Int64
-}
-
-// segmentFile is one file.
-type segmentFile struct {
-	number uint64
-	size   int64
+	segments segmentList
+	readFrom openSegment
 }
 
 var errReadOnly = errors.New("it is open for reading only")
@@ -163,12 +144,12 @@ func (l *Log) append(frame []byte) (at Position, err error) {
 	if err := l.truncateSuspect(); err != nil {
 		return at, err
 	}
-	at = l.end()
+	at = l.segments.end()
 	if at.At > MaxFrame { // a place is within 32 bits
 		if err := l.begin(at.Segment + 1); err != nil {
 			return at, err
 		}
-		at = l.end()
+		at = l.segments.end()
 	}
 	frame = SealFrame(frame, at)
 	if _, err = l.file.WriteAt(frame, at.At); err == nil {
@@ -179,7 +160,7 @@ func (l *Log) append(frame []byte) (at Position, err error) {
 		_ = l.truncateSuspect() // or before the next frame
 		return at, fmt.Errorf("%s: %w", l.Path(at.Segment), err)
 	}
-	l.grow(int64(len(frame)))
+	l.segments.grow(int64(len(frame)))
 	l.confirm()
 	l.rotate()
 	return at, nil
@@ -201,7 +182,7 @@ func (l *Log) Probe(n int) error {
 	if err := l.truncateSuspect(); err != nil {
 		return err
 	}
-	at := l.end()
+	at := l.segments.end()
 	l.suspect = true
 	_, err := l.file.WriteAt(make([]byte, n+markSize), at.At)
 	if err == nil {
@@ -218,7 +199,7 @@ func (l *Log) truncateSuspect() error {
 	if !l.suspect {
 		return nil
 	}
-	at := l.end()
+	at := l.segments.end()
 	if err := l.file.Truncate(at.At); err != nil {
 		return fmt.Errorf("%s: %w", l.Path(at.Segment), err)
 	}
@@ -231,10 +212,10 @@ func (l *Log) truncateSuspect() error {
 
 // rotate begins another segment if this one is long enough. If that fails, the log goes on with this segment.
 func (l *Log) rotate() {
-	if l.end().At < int64(l.opts.Segment) {
+	if l.segments.end().At < int64(l.opts.Segment) {
 		return
 	}
-	err := l.begin(l.end().Segment + 1)
+	err := l.begin(l.segments.end().Segment + 1)
 	if err != nil && !l.unrotated {
 		l.opts.Log.Warn().Err(err).Msg(l.opts.Name + ": no new segment")
 	}
@@ -245,15 +226,15 @@ func (l *Log) rotate() {
 func (l *Log) Cut() error {
 	l.writing.Lock()
 	defer l.writing.Unlock()
-	if l.end().At == HeaderSize {
+	if l.segments.end().At == HeaderSize {
 		return nil
 	}
 	if err := l.truncateSuspect(); err != nil {
 		return err
 	}
-	err := l.begin(l.end().Segment + 1)
-	if IsFull(err) && l.releaseReserve(ReserveSlack, 0) {
-		err = l.begin(l.end().Segment + 1)
+	err := l.begin(l.segments.end().Segment + 1)
+	if IsFull(err) && l.reserve.release(ReserveSlack, 0) {
+		err = l.begin(l.segments.end().Segment + 1)
 	}
 	return err
 }
@@ -292,7 +273,7 @@ func (l *Log) begin(number uint64) error {
 		_ = l.file.Close()
 	}
 	l.file, l.inUse = w, inUse
-	l.add(segmentFile{number, HeaderSize})
+	l.segments.add(segmentFile{number, HeaderSize})
 	l.confirm()
 	return nil
 }
@@ -302,85 +283,41 @@ func (l *Log) before() int64 {
 	if l.file == nil {
 		return 0
 	}
-	return l.end().At
+	return l.segments.end().At
 }
 
 // markFollowed marks the current segment as followed by another, which exists by now: if that is missing later, the log is refused.
 func (l *Log) markFollowed() {
-	at := l.end()
+	at := l.segments.end()
 	head := followMark(at)
 	if _, err := l.file.WriteAt(head[:], at.At); err != nil || l.file.Sync() != nil {
 		_ = l.file.Truncate(at.At)
 		return
 	}
-	l.grow(HeadSize)
-}
-
-func (l *Log) add(s segmentFile) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.segments = append(l.segments, s)
-	l.count.Add(1)
-	l.size.Add(s.size)
-}
-
-func (l *Log) grow(n int64) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.segments[len(l.segments)-1].size += n
-	l.size.Add(n)
-}
-
-// end is where the next frame goes.
-func (l *Log) end() Position {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	s := l.segments[len(l.segments)-1]
-	return Position{s.number, s.size}
+	l.segments.grow(HeadSize)
 }
 
 // Retire removes the segments before number. The owner has stored their contents elsewhere.
-func (l *Log) Retire(number uint64) error {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.base = max(l.base, number)
-	for len(l.segments) > 1 && l.segments[0].number < l.base {
-		s := l.segments[0]
-		if l.pins > 0 {
-			l.kept = append(l.kept, s.number)
-		} else if err := l.remove(s.number); err != nil && !errors.Is(err, os.ErrNotExist) {
-			return err
-		}
-		l.segments = l.segments[1:]
-		l.count.Add(-1)
-		l.size.Add(-s.size)
-	}
-	return nil
-}
+func (l *Log) Retire(number uint64) error { return l.segments.retire(number, l.remove) }
 
 // Segments are the numbers of the oldest segment and of the one that is written to:
 // all before that are closed. There are none before Begin if oldest is 0.
-func (l *Log) Segments() (oldest, newest uint64) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if len(l.segments) == 0 {
-		return 0, 0
-	}
-	return l.segments[0].number, l.segments[len(l.segments)-1].number
-}
+func (l *Log) Segments() (oldest, newest uint64) { return l.segments.ends() }
 
 // Base is the oldest segment that is needed, as of the last Retire.
-func (l *Log) Base() uint64 {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.base
-}
+func (l *Log) Base() uint64 { return l.segments.needed() }
 
 // Size is the sum of all segments' sizes in bytes.
-func (l *Log) Size() int64 { return l.size.Load() }
+func (l *Log) Size() int64 { return l.segments.size.Load() }
 
 // Count is the number of segments.
-func (l *Log) Count() int64 { return l.count.Load() }
+func (l *Log) Count() int64 { return l.segments.count.Load() }
+
+// remove removes a segment's file, which is not read from any more.
+func (l *Log) remove(number uint64) error {
+	l.readFrom.closeUpTo(number)
+	return os.Remove(l.Path(number))
+}
 
 // Path is a segment's file.
 func (l *Log) Path(number uint64) string {
@@ -395,14 +332,12 @@ func (l *Log) InPlace() error {
 	if err := inUse.CheckInPlace(); err != nil {
 		return err
 	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	for _, s := range l.segments {
-		if _, err := os.Stat(l.Path(s.number)); errors.Is(err, os.ErrNotExist) {
-			return fmt.Errorf("%s was removed or moved while it was in use", l.Path(s.number))
+	return l.segments.check(func(number uint64) error {
+		if _, err := os.Stat(l.Path(number)); errors.Is(err, os.ErrNotExist) {
+			return fmt.Errorf("%s was removed or moved while it was in use", l.Path(number))
 		}
-	}
-	return nil
+		return nil
+	})
 }
 
 // Close closes the files.
@@ -413,7 +348,7 @@ func (l *Log) Close() error {
 	if l.file != nil {
 		errs = append(errs, l.file.Close())
 	}
-	l.openToRead(0, nil)
+	l.readFrom.replace(0, nil)
 	if l.reserve.file != nil {
 		errs = append(errs, l.reserve.file.Close())
 		l.reserve.file, l.reserve.size = nil, 0
@@ -464,28 +399,14 @@ func (l *Log) Snapshot(also func() error) (pieces []SegmentSnapshot, release fun
 	if err := also(); err != nil {
 		return nil, nil, err
 	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	for _, s := range l.segments {
-		if s.number >= l.base {
-			pieces = append(pieces, SegmentSnapshot{l.Path(s.number), s.size})
-		}
+	for _, s := range l.segments.pin() {
+		pieces = append(pieces, SegmentSnapshot{l.Path(s.number), s.size})
 	}
-	l.pins++
 	return pieces, l.unpin, nil
 }
 
-// unpin ends a snapshot. A segment that can't be removed is removed at the next start.
 func (l *Log) unpin() {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.pins--; l.pins > 0 {
-		return
+	if err := l.segments.unpin(l.remove); err != nil {
+		l.opts.Log.Warn().Err(err).Msg(l.opts.Name + ": a segment that isn't needed can't be removed")
 	}
-	for _, number := range l.kept {
-		if err := l.remove(number); err != nil {
-			l.opts.Log.Warn().Err(err).Msg(l.opts.Name + ": a segment that isn't needed can't be removed")
-		}
-	}
-	l.kept = nil
 }
