@@ -137,7 +137,7 @@ func TestEveryObjectIsReconciled(t *testing.T) {
 	require.Eventually(t, r.same(n), waitTimeout, 20*time.Millisecond)
 }
 
-func TestOneKeyAtATime(t *testing.T) {
+func TestAKeyIsReconciledOnceAtATime(t *testing.T) {
 	r := newTestRuntime(t)
 	var running, calls, together atomic.Int64
 	r.run(control.Controller{
@@ -297,8 +297,8 @@ func TestFailuresBackOffAndAgainComesAgain(t *testing.T) {
 	require.Equal(t, 4, testutil.CollectAndCount(r.metrics, "edgebus_reconciles_total"), "results that were never seen are there with 0")
 }
 
-// TestDataOnly: a controller that asks for it is not called for changes of the status alone.
-func TestDataOnly(t *testing.T) {
+// TestChangesOfTheStatusAloneAreLeftOut: a controller that asks for it is not called for changes of the status alone.
+func TestChangesOfTheStatusAloneAreLeftOut(t *testing.T) {
 	r := newTestRuntime(t)
 	var data, any atomic.Int64
 	count := func(n *atomic.Int64, name string, only bool) control.Controller {
@@ -320,8 +320,8 @@ func TestDataOnly(t *testing.T) {
 	require.Eventually(t, func() bool { return data.Load() == 3 }, waitTimeout, time.Millisecond)
 }
 
-// TestSame: a controller is not called for a change to what is the same to it.
-func TestSame(t *testing.T) {
+// TestChangesThatAreTheSameToAControllerAreLeftOut: a controller is not called for a change to what is the same to it.
+func TestChangesThatAreTheSameToAControllerAreLeftOut(t *testing.T) {
 	r := newTestRuntime(t)
 	var some, all atomic.Int64
 	count := func(n *atomic.Int64, name string, same func(before, now store.Object) bool) control.Controller {

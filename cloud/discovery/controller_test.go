@@ -248,7 +248,7 @@ func (h *testHub) says1(name, kind, want string) {
 }
 
 // Nodes that the selector chooses are told what to look for; a change of their labels, of a ConfigMap and of a Secret changes that.
-func TestOrders(t *testing.T) {
+func TestSelectedNodesAreToldWhatToLookFor(t *testing.T) {
 	h := newTestHub(t)
 	h.node("n1", `{"site":"a"}`)
 	h.node("n2", `{"site":"b"}`)
@@ -305,7 +305,7 @@ func TestOrders(t *testing.T) {
 }
 
 // A shared device is one Instance, whoever sees it; a local one is another on each node. Capacity is given out to nodes.
-func TestInstances(t *testing.T) {
+func TestASharedDeviceIsOneInstance(t *testing.T) {
 	h := newTestHub(t)
 	for _, n := range []string{"n1", "n2", "n3"} {
 		h.node(n, `{}`)
@@ -362,7 +362,7 @@ func TestInstances(t *testing.T) {
 }
 
 // What is not seen any more is not visible at once, and goes after its grace period, over a restart of the hub as well.
-func TestGrace(t *testing.T) {
+func TestAnInstanceGoesAfterItsGracePeriod(t *testing.T) {
 	h := newTestHub(t)
 	h.node("n1", `{}`)
 	h.configuration("cams", `{"discoveryHandler":{"name":"onvif"},"gracePeriod":{"shared":"10m","local":"0s"}}`)
@@ -410,7 +410,7 @@ func (h *testHub) lamps(approval, gone string) {
 }
 
 // A found device becomes a Device, follows what is found, and goes with it; one that a person edited is left to them.
-func TestOnboarding(t *testing.T) {
+func TestAFoundDeviceBecomesADevice(t *testing.T) {
 	h := newTestHub(t)
 	h.lamps("Automatic", "Delete")
 	h.sees("n1", "bulbs", "a", `{"id":"Lamp-A","properties":{"TOPIC":"z/a"}}`)
@@ -458,7 +458,7 @@ func TestOnboarding(t *testing.T) {
 	require.NotNil(t, getObject[resource.Device](h, "c"))
 }
 
-func TestApproval(t *testing.T) {
+func TestADeviceWaitsForItsApproval(t *testing.T) {
 	h := newTestHub(t)
 	h.lamps("Manual", "Keep")
 	h.sees("n1", "bulbs", "a", `{"id":"a","properties":{"TOPIC":"z/a"}}`)
@@ -603,7 +603,7 @@ func TestInstancesWaitForTheirDevices(t *testing.T) {
 }
 
 // What a node runs for Instances is a record, which goes with the last of them.
-func TestBrokers(t *testing.T) {
+func TestBrokersOfANodeAreARecord(t *testing.T) {
 	h := newTestHub(t)
 	h.node("n1", `{}`)
 	h.configuration("akri-udev", `{"discoveryHandler":{"name":"udev"},"gracePeriod":{"local":"0s"},"brokerSpec":{"brokerPodSpec":{"containers":[{"name":"b","image":"nginx:stable","resources":{"limits":{"{{PLACEHOLDER}}":"1"}},"livenessProbe":{}}]}}}`)
@@ -750,7 +750,7 @@ func (h *testHub) status(node string, edit func(*resource.NodeStatus)) {
 }
 
 // An Instance says how its broker is on the nodes that use it, and its Configuration how those of all Instances are.
-func TestBrokerReady(t *testing.T) {
+func TestInstancesSayHowTheirBrokersAre(t *testing.T) {
 	h := newTestHub(t)
 	for _, node := range []string{"n1", "n2"} {
 		h.node(node, `{}`)

@@ -63,8 +63,8 @@ func gzipBase64(data []byte) string {
 	return base64.StdEncoding.EncodeToString(b.Bytes())
 }
 
-// TestFiles: what items of each type come to, one file a row.
-func TestFiles(t *testing.T) {
+// TestItemsOfEachTypeAreFiles: what items of each type come to, one file a row.
+func TestItemsOfEachTypeAreFiles(t *testing.T) {
 	long := strings.Repeat("0123456789", 200)
 	hash := fmt.Sprintf("%x", sha256.Sum256([]byte("hello\n")))
 	digest := resource.DigestOf([]byte(long))
@@ -126,8 +126,8 @@ func TestFiles(t *testing.T) {
 var enabledUnit = inlineConfig("u", `{"ignition":{"version":"3.4.0"},"systemd":{"units":[{"name":"a.service","enabled":true,`+
 	`"contents":"[Service]\nExecStart=/bin/true\n\n[Install]\n# a comment = x\nWantedBy=multi-user.target \\\n  timers.target\nRequiredBy = graphical.target\nAlias=b.service\n"}]}}`)
 
-// TestProblems: what can't be rendered, with the reason and the words that the message must have.
-func TestProblems(t *testing.T) {
+// TestProblemsSayWhatCannotBeRendered: what can't be rendered, with the reason and the words that the message must have.
+func TestProblemsSayWhatCannotBeRendered(t *testing.T) {
 	many := make([]resource.InlineFile, 0, 9)
 	for i := range 9 {
 		many = append(many, resource.InlineFile{Path: fmt.Sprint("/f", i), Content: strings.Repeat("x", 8<<20)})
@@ -235,8 +235,8 @@ func TestProblems(t *testing.T) {
 	}
 }
 
-// TestLookupFails: an error that is not NotFound is no condition, but tried again.
-func TestLookupFails(t *testing.T) {
+// TestALookupThatFailsIsTriedAgain: an error that is not NotFound is no condition, but tried again.
+func TestALookupThatFailsIsTriedAgain(t *testing.T) {
 	broken := errors.New("the store is closed")
 	failing := render.Lookups{ConfigMap: func(string, string) ([]render.ConfigMapValue, error) { return nil, broken }}
 	item := resource.ConfigItem{Name: "m", ConfigType: resource.ConfigMapRef, ConfigMapRef: &resource.ConfigMapMount{Name: "m", MountPath: "/m"}}
@@ -247,8 +247,8 @@ func TestLookupFails(t *testing.T) {
 	}
 }
 
-// TestRest: what a spec has besides files is sent as it is, applications in the order of their names.
-func TestRest(t *testing.T) {
+// TestTheRestOfASpecIsSentAsItIs: what a spec has besides files is sent as it is, applications in the order of their names.
+func TestTheRestOfASpecIsSentAsItIs(t *testing.T) {
 	spec := resource.NodeSpec{
 		OS:    &resource.NodeOS{Image: "quay.io/x/y:1"},
 		Hooks: &resource.Hooks{AfterUpdating: []resource.Hook{{Run: "reload"}}},

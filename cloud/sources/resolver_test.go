@@ -428,7 +428,7 @@ func readArtifact(t *testing.T, c *Client, r RepositoryAccess, image, known stri
 	return digest, files, err
 }
 
-func TestArtifacts(t *testing.T) {
+func TestArtifactsAreRead(t *testing.T) {
 	host, _ := sourcestest.Registry(t)
 	at := host + "/config"
 	r := repo("http://" + host)

@@ -312,7 +312,7 @@ func TestHostKeysOfAnyPort(t *testing.T) {
 	}
 }
 
-func TestHTTP(t *testing.T) {
+func TestFilesAreReadOverHTTP(t *testing.T) {
 	endless := make(chan struct{})
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch r.URL.Path {
@@ -355,7 +355,7 @@ func TestHTTP(t *testing.T) {
 	}
 }
 
-func TestImages(t *testing.T) {
+func TestTagsAreResolvedToDigests(t *testing.T) {
 	at, _ := sourcestest.Registry(t)
 	push := func() string {
 		image, err := random.Image(100, 1)
@@ -391,7 +391,7 @@ func TestImages(t *testing.T) {
 	requireReason(t, Unavailable, client().Accessible(t.Context(), r))
 }
 
-func TestAddresses(t *testing.T) {
+func TestOnlyAllowedAddressesAreReached(t *testing.T) {
 	own := func() (list []net.Addr, err error) {
 		for _, text := range []string{"127.0.0.1/8", "192.0.2.7/24", "2001:db8::7/64", "fe80::7/64"} {
 			p := netip.MustParsePrefix(text)

@@ -373,7 +373,7 @@ func TestAnUpgradeThatIsDoneFollowsItsNodes(t *testing.T) {
 }
 
 // The document's validations, by number.
-func TestValidations(t *testing.T) {
+func TestUpgradesAreValidated(t *testing.T) {
 	h := newTestHub(t)
 	h.makeNodes(1, fleetLabels)
 	refused := func(field, why string, spec resource.UpgradeSpec) {

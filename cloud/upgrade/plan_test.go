@@ -553,7 +553,7 @@ func simulate(t *rapid.T, plan func(Input) Plan) error {
 	return nil
 }
 
-func TestPromises(t *testing.T) {
+func TestPlansKeepTheirPromises(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		if err := simulate(t, PlanUpgrade); err != nil {
 			t.Fatal(err)
@@ -562,7 +562,7 @@ func TestPromises(t *testing.T) {
 }
 
 // Without one of its rules the planner breaks a promise that the test sees.
-func TestAblation(t *testing.T) {
+func TestWithoutARuleAPromiseIsBroken(t *testing.T) {
 	for name, change := range map[string]func(in *Input){
 		"concurrency": func(in *Input) { in.Upgrade.Spec.Concurrency = 100 },
 		"budget":      func(in *Input) { in.Upgrade.Spec.FailureBudget = "100%" },

@@ -20,7 +20,7 @@ func candidateWithLabel(name string, age int, key, value string) OwnerCandidate 
 }
 
 // The numbers are those of the points about owners in the document on fleets.
-func TestAssign(t *testing.T) {
+func TestTheOldestFleetThatMatchesGetsANode(t *testing.T) {
 	x := NewSelectorIndex([]OwnerCandidate{
 		candidateWithLabel("young", 1, "site", "a"), candidateWithLabel("old", 2, "site", "a"), candidateWithLabel("other", 3, "site", "b"),
 		NewOwnerCandidate("none", creationTime, nil),
@@ -58,7 +58,7 @@ func parseSpec(t testing.TB, text string) (s resource.NodeSpec) {
 	return s
 }
 
-func TestExpand(t *testing.T) {
+func TestTemplatesAreExpandedForANode(t *testing.T) {
 	node := resource.Meta{Name: "n1", Labels: map[string]string{"site": "Hall 7", "a/b": "x"}, Annotations: map[string]string{"note": "hi"}}
 	for text, want := range map[string]string{
 		`no template`: `no template`,
