@@ -84,8 +84,9 @@ func (k *Kubeconfig) write() error {
 		before[path], _ = os.Stat(path)
 	}
 	err := clientcmd.ModifyConfig(k.paths, *k.Config, false)
-	for now := k.Config; err == nil && k.CurrentContext == ""; { // in which case clientcmd clears it in one file only
-		if now, err = k.paths.GetStartingConfig(); err != nil || now.CurrentContext == "" {
+	for err == nil && k.CurrentContext == "" { // in which case clientcmd clears it in one file only
+		now, readErr := k.paths.GetStartingConfig()
+		if readErr != nil || now.CurrentContext == "" {
 			break
 		}
 		now.CurrentContext = ""

@@ -154,7 +154,7 @@ func TestDiagnosis(t *testing.T) {
 			for _, x := range d.Findings {
 				if x.Mark != markOK {
 					require.Equal(t, tt.mark, x.Mark, "%s", out)
-					require.Contains(t, x.Text, tt.what)
+					require.Contains(t, x.Message, tt.what)
 					require.NotEmpty(t, x.Advice, "everything has its advice")
 					found = true
 				}
@@ -172,7 +172,7 @@ func TestDiagnosis(t *testing.T) {
 func TestDiagnosisOfWhatIsWell(t *testing.T) {
 	d := diagnose(healthyFacts())
 	for _, x := range d.Findings {
-		require.Equal(t, markOK, x.Mark, x.Text)
+		require.Equal(t, markOK, x.Mark, x.Message)
 	}
 	require.Equal(t, "all is well", d.Verdict)
 	require.Equal(t, exitcode.Code(2), diagnose(facts{node: "n1", hubErr: errors.New("x"), coreErr: errors.New("x")}).exitError())
@@ -232,7 +232,7 @@ func TestSummaryIsTheWorstOfEach(t *testing.T) {
 	s := summariseNodes(r, nodes)
 	require.Empty(t, s.Hub)
 	require.Equal(t, markWrong, s.Links[0].Mark)
-	require.Contains(t, s.Links[0].Text, "keep-alive timeout")
+	require.Contains(t, s.Links[0].Message, "keep-alive timeout")
 	require.Equal(t, markOK, s.Links[1].Mark)
 	require.Equal(t, exitcode.Code(1), s.exitError())
 }
@@ -243,7 +243,7 @@ func TestTheNodeAloneTellsOfAnotherHub(t *testing.T) {
 	f.core.Hub, f.core.Links[0].OtherHub = "hub-00000002", "hub-00000001"
 	d := diagnose(f)
 	require.True(t, slices.ContainsFunc(d.Findings, func(x finding) bool {
-		return x.Mark == markWrong && strings.Contains(x.Text, "the node has what hub-00000001 gave it, and keeps it: this is another hub, hub-00000002")
+		return x.Mark == markWrong && strings.Contains(x.Message, "the node has what hub-00000001 gave it, and keeps it: this is another hub, hub-00000002")
 	}), "%v", d.Findings)
 }
 
@@ -278,7 +278,7 @@ func TestAllAndOneAgree(t *testing.T) {
 		require.Equal(t, one.exitError(), all.exitError(), name)
 		require.Equal(t, one.hasMark(markWrong), all.Links[0].Mark == markWrong, name)
 		require.Equal(t, one.hasMark(markLook) || one.hasMark(markWrong), all.Links[0].Mark != markOK, name)
-		require.True(t, slices.ContainsFunc(one.Findings, func(x finding) bool { return x.Text == all.Links[0].Text }), name)
+		require.True(t, slices.ContainsFunc(one.Findings, func(x finding) bool { return x.Message == all.Links[0].Message }), name)
 	}
 }
 

@@ -88,7 +88,7 @@ func (o doctorOptions) diagnoseAll(ctx context.Context, out io.Writer) error {
 	s := summariseNodes(r, o.collectAllFacts(ctx, r))
 	waiting := o.waitingRequests(ctx)
 	for _, node := range slices.Sorted(maps.Keys(waiting)) {
-		s.Hub = append(s.Hub, finding{Mark: markLook, Text: access.WaitingText(node, waiting[node])})
+		s.Hub = append(s.Hub, finding{Mark: markLook, Message: access.WaitingText(node, waiting[node])})
 	}
 	return errors.Join(o.print(out, s, s.text), s.exitError())
 }

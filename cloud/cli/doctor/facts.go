@@ -1,6 +1,7 @@
 package doctor
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -37,12 +38,25 @@ func (f facts) hubLink() (l resource.Link) {
 	return l
 }
 
-// version is a program's version, if it answered.
-func (f facts) version(r *resource.LinkReport) string {
-	if r == nil {
-		return ""
+// link is the link as the hub sees it, with what its core knows better, else as the core sees it; known is false if the hub has never
+// heard of the node.
+func (f facts) link() (l resource.Link, known bool) {
+	if f.hub != nil && f.unknown() || f.hub == nil && f.core == nil {
+		return l, false
 	}
-	return r.Version
+	l = f.hubLink()
+	if f.core != nil {
+		core := f.core.Links[0]
+		if f.hub == nil {
+			l = core
+		}
+		if core.CertificateExpires != "" && (l.CertificateExpires == "" || core.CertificateExpires < l.CertificateExpires) {
+			l.CertificateExpires = core.CertificateExpires
+		}
+		l.RenewalError, l.RenewalFails = core.RenewalError, core.RenewalFails // which is newer than what the hub knows
+		l.OverQuota = cmp.Or(l.OverQuota, core.OverQuota)
+	}
+	return l, true
 }
 
 const doctorTimeout = 3 * time.Second // for each answer

@@ -28,9 +28,9 @@ func (m mark) sign() string {
 
 // finding is the result of one check.
 type finding struct {
-	Mark   mark   `json:"mark"`
-	Text   string `json:"what"`
-	Advice string `json:"advice,omitempty"`
+	Mark    mark   `json:"mark"`
+	Message string `json:"message"`
+	Advice  string `json:"advice,omitempty"`
 }
 
 // nodeDiagnosis is the list of findings about a node.
@@ -79,10 +79,10 @@ type nodesSummary struct {
 }
 
 type nodeSummary struct {
-	Node string        `json:"node"`
-	Mark mark          `json:"mark"`
-	Text string        `json:"what"`
-	Link resource.Link `json:"link"`
+	Node    string        `json:"node"`
+	Mark    mark          `json:"mark"`
+	Message string        `json:"message"`
+	Link    resource.Link `json:"link"`
 }
 
 func (s nodesSummary) exitError() error {
@@ -102,7 +102,7 @@ func (d nodeDiagnosis) text(on terminal.Colours) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "Node %s: %s\n", d.Node, on.Paint(terminal.Bold, d.Verdict))
 	for _, x := range d.Findings {
-		fmt.Fprintf(&b, "%s %s\n", paintMark(on, x.Mark), terminal.Printable(x.Text, 300))
+		fmt.Fprintf(&b, "%s %s\n", paintMark(on, x.Mark), terminal.Printable(x.Message, 300))
 		if x.Advice != "" {
 			fmt.Fprintf(&b, "  → %s\n", x.Advice)
 		}
@@ -114,10 +114,10 @@ func (d nodeDiagnosis) text(on terminal.Colours) string {
 func (s nodesSummary) text(on terminal.Colours) string {
 	var b strings.Builder
 	for _, x := range s.Hub {
-		fmt.Fprintf(&b, "%s %s\n", paintMark(on, x.Mark), terminal.Printable(x.Text, 300))
+		fmt.Fprintf(&b, "%s %s\n", paintMark(on, x.Mark), terminal.Printable(x.Message, 300))
 	}
 	for _, l := range s.Links {
-		fmt.Fprintf(&b, "%s %s  %s\n", paintMark(on, l.Mark), l.Node, terminal.Printable(l.Text, 200))
+		fmt.Fprintf(&b, "%s %s  %s\n", paintMark(on, l.Mark), l.Node, terminal.Printable(l.Message, 200))
 	}
 	if s.More > 0 {
 		fmt.Fprintf(&b, "… and %d more, of which no link is worse\n", s.More)

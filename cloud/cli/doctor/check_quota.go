@@ -1,0 +1,30 @@
+package doctor
+
+import (
+	"github.com/edgebus/edgebus/topics/resource"
+)
+
+// checkQuota: is there room for what is published on the node?
+func checkQuota(d *nodeDiagnosis, f facts) {
+	l, known := f.link()
+	d.addIf(l.OverQuota != "", markWrong, "delete keys of the node, or raise limits.node on the hub", "the hub accepts nothing that the node reports: %s", l.OverQuota)
+	if !known || f.core == nil || f.core.Owned == nil {
+		return
+	}
+	o := f.core.Owned
+	const advice = "delete keys that are not needed, or raise limits.node in core.yaml and on the hub"
+	for _, x := range []struct {
+		have, most int
+		of         string
+	}{{o.Keys, o.MostKeys, "keys"}, {o.Bytes, o.MostBytes, "bytes"}} {
+		switch {
+		case x.most == 0 || float64(x.have) < fullQuota*float64(x.most):
+		case x.have >= x.most:
+			d.add(markWrong, advice, "the node owns %d %s of the %d that it may: more are refused", x.have, x.of, x.most)
+		default:
+			d.add(markLook, advice, "the node owns %d %s of the %d that it may", x.have, x.of, x.most)
+		}
+	}
+	n := f.core.Refused[string(resource.Quota)]
+	d.addIf(n > 0, markLook, advice, "%d publishes were refused for a limit on the node since the core's start; its log names the topics", n)
+}
