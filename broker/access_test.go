@@ -368,7 +368,7 @@ func TestAnOldSessionUnderAReservedIdentifier(t *testing.T) {
 	b := startBroker(t, withUsers)
 	squatter := openClient(t, b, "seemed harmless", credentialsOf("boss", "secret"), persistentSession)
 	squatter.sub("a", 1)
-	b.clients.mu.Lock() // as a version before this one would have let it in
+	b.clients.mu.Lock() // as it was let in before it was reserved
 	cl := b.clients.byID["seemed harmless"]
 	delete(b.clients.byID, cl.id)
 	id := *cl.rights()

@@ -12,7 +12,6 @@ import (
 
 	"github.com/edgebus/edgebus/broker/quota"
 	"github.com/edgebus/edgebus/broker/session"
-	"github.com/edgebus/edgebus/topics"
 )
 
 // Tree owns the topics below v1/: it decides what a publish means, stores it, and gives what is retained.
@@ -38,49 +37,32 @@ type Presence interface {
 
 // Broker is an MQTT broker. New makes one, Serve runs it.
 type Broker struct {
-	opts            Options
-	log             zerolog.Logger
-	sampledLog      zerolog.Logger // for events that a client can cause any number of
-	queueFullLog    zerolog.Logger // for full session queues, sampled apart so that no other flood hides them
-	signInLog       zerolog.Logger // for HTTP requests that are refused, sampled apart as well
-	auth            *authenticator
-	acl             *accessControl
-	router          *router
-	retained        *retainedMessages
-	pendingRetained retainedWrites
-	startedAt       time.Time
-	loads           sysLoads
-	lostWills       []*will        // of sessions that ended with the previous process; to be published by Serve
-	store           *recordStore   // nil: nothing outlives the process
-	treeBacklog     *quota.Backlog // bytes of large messages that the tree has not answered yet, by user
-	clients         clients
-	metrics         *metrics
-	activePublisher activePublisher
-	fanout          *session.Fanout
-	pending         pendingConns
-	quotas          quotas
-	partials        *partialMessages
-	logins          *loginThrottle
-	counters        session.Counters
-	linkQueue       struct {
-		sess  *session.Session
-		count session.Counters
-	}
-	listeners     []*listener
-	topicLocks    stripedLocks // by topic: retained messages are stored, routed and kept in one order
-	presenceLocks stripedLocks // by client id: calls of Presence come in order
-	requests      sync.Map     // HTTP requests under way, as *request
-	presentConns  sync.Map     // client id → the *conn that Presence knows of
-
-	settling      sync.Mutex
+	opts          Options
+	log           zerolog.Logger
+	sampledLog    zerolog.Logger // for events that a client can cause any number of
+	store         *recordStore   // nil: nothing outlives the process
+	quotas        quotas
+	metrics       *metrics
 	refusedOrigin atomic.Pointer[RefusedOrigin] // the last one that was refused
-	settledOf     struct {                      // the last settleUser; guarded by settling
-		who   quotaHolder
-		began time.Time
-	}
+	sys           sysTopics
 
-	connections   sync.WaitGroup
-	number        atomic.Uint64
+	auth     *authenticator
+	acl      *accessControl
+	requests httpRequests
+
+	clients         clients
+	presence        presenceReports
+	wills           wills
+	activePublisher activePublisher
+
+	admission  *admission
+	partials   *partialMessages
+	dispatcher *dispatcher
+	router     *router
+	retained   *retainedMessages
+	linkQueue  linkQueue
+
+	listeners     []*listener
 	closeOnce     sync.Once
 	closed        chan struct{}
 	sweepInterval time.Duration // how often expired retained messages are deleted
@@ -98,29 +80,33 @@ func New(opts Options) (*Broker, error) {
 	}
 	rules := newAccessControl(opts)
 	b := &Broker{
-		opts: opts, log: opts.Log, auth: auth, acl: rules, router: newRouter(rules),
-		sampledLog: sampledLogger(opts.Log), queueFullLog: sampledLogger(opts.Log), signInLog: sampledLogger(opts.Log),
-		closed: make(chan struct{}), sweepInterval: sweepEvery, metrics: newMetrics(opts.Metrics),
+		opts: opts, log: opts.Log, sampledLog: sampledLogger(opts.Log), auth: auth, acl: rules, router: newRouter(rules),
+		quotas: newQuotas(opts.Limits), metrics: newMetrics(opts.Metrics), closed: make(chan struct{}), sweepInterval: sweepEvery,
 	}
-	b.fanout = session.NewFanout()
-	b.quotas = newQuotas(opts.Limits)
-	b.partials = newPartialMessages(int(opts.Limits.Packet), b.quotas.unfinished, opts.Now)
-	b.treeBacklog = quota.NewBacklog(backlogBytes())
-	b.router.dropped = b.droppedFor
-	b.pending.size = max(16, opts.Limits.Connections/4)
-	b.logins = newLoginThrottle(opts.Limits.WrongPasswords, auth.slowest.Rounds(), opts.Now)
-	b.startedAt = opts.Now()
-	b.retained = newRetainedMessages(b.quotas.retained, opts.Now)
-	b.clients.byID = make(map[string]*client)
-	b.clients.persistentQuota = b.quotas.persistent
-	b.clients.conns = make(map[*conn]struct{})
 	if opts.Journal != nil {
 		b.store = newRecordStore(opts.Journal)
+	}
+	b.requests.log = sampledLogger(opts.Log)
+	b.sys.b, b.sys.startedAt = b, opts.Now()
+	b.retained = newRetainedMessages(b.quotas.retained, opts.Now, b.store)
+	b.dispatcher = &dispatcher{
+		router: b.router, retained: b.retained, store: b.store, fanout: session.NewFanout(), now: opts.Now, node: opts.Node,
+		log: b.sampledLog, dropLog: sampledLogger(opts.Log),
+	}
+	b.router.dropped = b.dispatcher.dropped
+	b.admission = &admission{
+		opts: &b.opts, acl: b.acl, dispatcher: b.dispatcher, store: b.store, treeBacklog: quota.NewBacklog(backlogBytes()), metrics: b.metrics, log: b.sampledLog,
+	}
+	b.partials = newPartialMessages(int(opts.Limits.Packet), b.quotas.unfinished, opts.Now)
+	b.wills = wills{store: b.store, admission: b.admission}
+	b.presence.presence, b.presence.clients, b.presence.metrics = opts.Presence, &b.clients, b.metrics
+	b.clients.init(b)
+	if b.store != nil {
 		if err := b.load(); err != nil {
 			return nil, err
 		}
 	}
-	b.makeLinkQueue()
+	b.clients.makeLinkQueue()
 	b.register(opts.Metrics)
 	return b, b.listen()
 }
@@ -132,7 +118,7 @@ func sampledLogger(log zerolog.Logger) zerolog.Logger {
 // Serve accepts connections until ctx is done or Close is called, and returns when
 // everything has stopped.
 func (b *Broker) Serve(ctx context.Context) error {
-	b.resume()
+	b.clients.resume()
 	var accepting sync.WaitGroup
 	for _, l := range b.listeners {
 		accepting.Go(func() { l.serve() })
@@ -160,9 +146,9 @@ func (b *Broker) sweep(ctx context.Context) {
 	for {
 		select {
 		case <-due.C:
-			b.forgetExpired()
+			b.retained.removeExpired()
 		case <-figures.C:
-			b.publishSys()
+			b.sys.publish()
 			b.storeMissed()
 		case <-ctx.Done():
 			return
@@ -183,7 +169,7 @@ func (b *Broker) Close(ctx context.Context) error {
 	b.clients.close()
 	ended := make(chan struct{})
 	go func() { // ends with the last connection, each of which is bounded in time
-		b.connections.Wait()
+		b.clients.running.Wait()
 		close(ended)
 	}()
 	select {
@@ -214,17 +200,7 @@ func (b *Broker) Addrs() []net.Addr {
 // Publish routes a message of the program's own, such as a value of the tree, to its subscribers. It doesn't call Tree,
 // checks only the form of the topic, and returns when the message is queued; it never waits for a
 // client. Messages of one topic reach each subscriber in the order of the calls.
-func (b *Broker) Publish(m Message) {
-	if err := topics.CheckTopic(m.Topic); err != nil {
-		b.log.Error().Err(err).Msg("the program published to an invalid topic")
-		return
-	}
-	b.send(sessionMessage(m, b.opts.Now()), sendOptions{}, func(err error) {
-		if err != nil {
-			b.withTopic(b.sampledLog.Warn(), m.Topic).Err(err).Msg("a message could not be stored")
-		}
-	})
-}
+func (b *Broker) Publish(m Message) { b.dispatcher.publish(m) }
 
 // HasDurableSubscriber reports whether a durable session gets the messages of a topic.
 func (b *Broker) HasDurableSubscriber(topic string) bool { return b.router.route(topic).durable }

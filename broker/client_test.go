@@ -302,8 +302,8 @@ func (c *testClient) ended() (code byte, disconnects int) {
 
 type pubOption func(*packets.Packet)
 
-func retain(pk *packets.Packet) { pk.FixedHeader.Retain = true }
-func dup(pk *packets.Packet)    { pk.FixedHeader.Dup = true }
+func markRetain(pk *packets.Packet) { pk.FixedHeader.Retain = true }
+func markDup(pk *packets.Packet)    { pk.FixedHeader.Dup = true }
 
 func withProperties(p packets.Properties) pubOption {
 	return func(pk *packets.Packet) { pk.Properties = p }
@@ -423,7 +423,7 @@ func (c *testClient) collect(n int) []string {
 func (c *testClient) burst(topic string, from, n int) {
 	c.t.Helper()
 	c.pipeline(n, func(i int) packets.Packet {
-		return publishPacket(topic, strconv.Itoa(from+i), 1, uint16(i%pipelined)+1)
+		return publishPacket(topic, strconv.Itoa(from+i), 1, uint16(i%pipelineLength)+1)
 	})
 }
 
@@ -434,12 +434,12 @@ func (c *testClient) meanwhile(topic string, from, n int) {
 	c.t.Cleanup(burst.Wait)
 }
 
-const pipelined = 1000 // below the default receive maximum
+const pipelineLength = 1000 // below the default receive maximum
 
 // pipeline publishes n messages of QoS 1, many at a time.
 func (c *testClient) pipeline(n int, message func(i int) packets.Packet) {
 	c.t.Helper()
-	room, acked := make(chan struct{}, pipelined), make(chan struct{})
+	room, acked := make(chan struct{}, pipelineLength), make(chan struct{})
 	go func() {
 		defer close(acked)
 		for range n {

@@ -71,7 +71,7 @@ func testNoSessionEndsForAnother(t *testing.T, at brokerSetup) {
 
 func TestASessionThatExpiresMakesRoom(t *testing.T) {
 	b := startBroker(t, func(o *Options) { o.Limits.Sessions = 1 })
-	c := openClient(t, b, "first", persistentSession, expires(1))
+	c := openClient(t, b, "first", persistentSession, withExpiryInterval(1))
 	require.Equal(t, byte(0x97), dialBroker(t, b).connect("second", persistentSession))
 	c.leave(b, "first")
 	require.Eventually(t, func() bool { return b.Stats().Kept == 0 }, testTimeout, time.Millisecond)
@@ -200,7 +200,7 @@ func TestKeepAliveIsOneAndAHalf(t *testing.T) {
 		b, err := New(Options{Auth: Auth{Anonymous: anonymousOperator}, Presence: told})
 		require.NoError(t, err)
 		ours, theirs := net.Pipe()
-		go b.serve(&listener{connects: newRateLimiter(1000), b: b, loopback: true}, pipeConn{theirs})
+		go (&listener{connects: newRateLimiter(1000), b: b, loopback: true}).serveConn(pipeConn{theirs})
 		c := wrapConn(t, ours)
 		require.Equal(t, byte(0), c.connect("c", keepAlive(30)))
 		for _, pause := range []time.Duration{time.Millisecond, time.Second, 44 * time.Second, 2 * time.Second, 44999 * time.Millisecond} {
@@ -226,7 +226,7 @@ func TestArrivingBytesKeepAConnectionAlive(t *testing.T) {
 				b, err := New(Options{Auth: Auth{Anonymous: anonymousOperator}})
 				require.NoError(t, err)
 				ours, theirs := net.Pipe()
-				go b.serve(&listener{connects: newRateLimiter(1000), b: b, loopback: true}, pipeConn{theirs})
+				go (&listener{connects: newRateLimiter(1000), b: b, loopback: true}).serveConn(pipeConn{theirs})
 				c := wrapConn(t, ours)
 				require.Equal(t, byte(0), c.connect("c", keepAlive(30)))
 				packet := encodePacket(t, packets.Packet{
@@ -305,8 +305,8 @@ func TestWhoLeftIsForgottenFirst(t *testing.T) {
 
 func TestServerKeepAlive(t *testing.T) {
 	b := startBroker(t, func(o *Options) { o.Limits.KeepAlive = 30 * time.Second })
-	for _, treeBacklog := range []uint16{0, 31, 60} {
-		c := openClient(t, b, "c"+strconv.Itoa(int(treeBacklog)), keepAlive(treeBacklog))
+	for _, seconds := range []uint16{0, 31, 60} {
+		c := openClient(t, b, "c"+strconv.Itoa(int(seconds)), keepAlive(seconds))
 		require.Equal(t, uint16(30), c.connack.Properties.ServerKeepAlive)
 	}
 	require.False(t, openClient(t, b, "ok", keepAlive(20)).connack.Properties.ServerKeepAliveFlag)
@@ -442,8 +442,8 @@ func TestNothingOfTheOldConnectionAfterCONNACK(t *testing.T) {
 	b := startBroker(t, func(o *Options) { o.Tree = tree })
 	old := openClient(t, b, "mapper", persistentSession)
 	old.raw(append(
-		encodePacket(t, publishPacket(reported, "1", 1, 1), 5),
-		encodePacket(t, publishPacket(reported, "2", 1, 2), 5)...))
+		encodePacket(t, publishPacket(reportedTopic, "1", 1, 1), 5),
+		encodePacket(t, publishPacket(reportedTopic, "2", 1, 2), 5)...))
 	<-tree.begun
 	again := dialBroker(t, b)
 	again.send(connectPacket("mapper", persistentSession))
@@ -452,7 +452,7 @@ func TestNothingOfTheOldConnectionAfterCONNACK(t *testing.T) {
 	require.Error(t, err, "CONNACK while the old connection's publish is being applied")
 	close(tree.goOn)
 	require.True(t, again.expect(packets.Connack).SessionPresent)
-	require.Zero(t, again.publish1(reported, "3").ReasonCode)
+	require.Zero(t, again.publish1(reportedTopic, "3").ReasonCode)
 	var got []string
 	for _, m := range tree.got {
 		got = append(got, string(m.Payload))
@@ -469,13 +469,13 @@ func TestManyTakeoversKeepTheOrder(t *testing.T) {
 		c := openClient(t, b, "mapper", persistentSession)
 		var burst []byte
 		for i := range 20 {
-			burst = append(burst, encodePacket(t, publishPacket(reported, strconv.Itoa(next+i), 1, uint16(i+1)), 5)...)
+			burst = append(burst, encodePacket(t, publishPacket(reportedTopic, strconv.Itoa(next+i), 1, uint16(i+1)), 5)...)
 		}
 		c.raw(burst)
 		next += 20
 	}
 	last := openClient(t, b, "mapper", persistentSession)
-	require.Zero(t, last.publish1(reported, strconv.Itoa(next)).ReasonCode)
+	require.Zero(t, last.publish1(reportedTopic, strconv.Itoa(next)).ReasonCode)
 	before := -1
 	tree.mu.Lock()
 	defer tree.mu.Unlock()
@@ -512,7 +512,7 @@ func testWillKeepsItsProperties(t *testing.T, at brokerSetup) {
 func testEmptyWillIsAllowed(t *testing.T, at brokerSetup) {
 	b := at.start(t, nil)
 	sub, pub := openClient(t, b, "sub"), openClient(t, b, "pub")
-	pub.publish1("will", "there", retain)
+	pub.publish1("will", "there", markRetain)
 	openClient(t, b, "c", withWill("will", "", 0, func(pk *packets.Packet) { pk.Connect.WillRetain = true })).leave(b, "c")
 	require.Eventually(t, func() bool { return b.Stats().Retained == 0 }, testTimeout, time.Millisecond)
 	sub.sub("will", 1)
@@ -550,7 +550,7 @@ func TestWillDelayIsExact(t *testing.T) {
 		require.NoError(t, err)
 		connect := func(id string, opts ...connectOption) *testClient {
 			ours, theirs := net.Pipe()
-			go b.serve(&listener{connects: newRateLimiter(1000), b: b, loopback: true}, pipeConn{theirs})
+			go (&listener{connects: newRateLimiter(1000), b: b, loopback: true}).serveConn(pipeConn{theirs})
 			c := wrapConn(t, ours)
 			require.Equal(t, byte(0), c.connect(id, opts...))
 			return c
@@ -646,7 +646,7 @@ func TestWillAfterAKill(t *testing.T) {
 	openClient(t, b, "left", withWill("will/left", "gone", 0)).disconnect()
 	lost := openClient(t, b, "lost", withWill("will/lost", "gone", 0))
 	lost.leave(b, "lost")
-	openClient(t, b, "flush").publish1("elsewhere", "takes the rest to disk", retain)
+	openClient(t, b, "flush").publish1("elsewhere", "takes the rest to disk", markRetain)
 
 	for _, n := range []int{3, 0} {
 		b, dir = restartCrashed(t, dir, nil)
@@ -662,8 +662,8 @@ func TestWillAfterAKill(t *testing.T) {
 			require.Equal(t, map[string]int{"will/five": 1, "will/three": 1, "will/lost": 1}, got)
 		}
 		flush := openClient(t, b, "flush") // a message that is acknowledged before it is on disk is deleted once it is there
-		flush.publish1("elsewhere", "takes the messages to disk", retain)
-		flush.publish1("elsewhere", "takes their deletion to disk", retain)
+		flush.publish1("elsewhere", "takes the messages to disk", markRetain)
+		flush.publish1("elsewhere", "takes their deletion to disk", markRetain)
 	}
 }
 
@@ -676,7 +676,7 @@ func TestEarlierMessagesAreSentWhileTheTreeMakesTheirPublisherWait(t *testing.T)
 			sub, pub := openClient(t, b, "sub", options...), openClient(t, b, "pub")
 			sub.sub("own/+", 1)
 			pub.raw(slices.Concat(
-				encodePacket(t, publishPacket("own/0", "x", 0, 0), 5), encodePacket(t, publishPacket("own/1", "x", 1, 1), 5), encodePacket(t, publishPacket(reported, "1", 1, 2), 5)))
+				encodePacket(t, publishPacket("own/0", "x", 0, 0), 5), encodePacket(t, publishPacket("own/1", "x", 1, 1), 5), encodePacket(t, publishPacket(reportedTopic, "1", 1, 2), 5)))
 			<-tree.begun
 			require.Equal(t, "own/0", sub.expect(packets.Publish).TopicName)
 			require.Equal(t, "own/1", sub.expect(packets.Publish).TopicName)

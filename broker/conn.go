@@ -5,6 +5,7 @@ import (
 	"crypto/tls"
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"os"
@@ -78,7 +79,7 @@ func newConn(b *Broker, l *listener, transport net.Conn) *conn {
 	c.publisher.c, c.throttle.c, c.quotas.c = c, c, c
 	c.quotas.host = peerNetwork(transport.RemoteAddr())
 	c.throttle.quantum.began = time.Now()
-	c.batch.Fanout = b.fanout
+	c.batch.Fanout = b.dispatcher.fanout
 	meterSocket(transport, c)
 	c.in = newFrameReader(transport, min(int(b.opts.Limits.Packet), maxConnect))
 	c.in.countBytes = c.quotas.countUnfinished
@@ -88,31 +89,32 @@ func newConn(b *Broker, l *listener, transport net.Conn) *conn {
 	return c
 }
 
-// serve runs the connection until it ends.
-func (b *Broker) serve(l *listener, transport net.Conn) {
+// serveConn runs a connection until it ends.
+func (l *listener) serveConn(transport net.Conn) {
+	b := l.b
 	c := newConn(b, l, transport)
-	if !b.admit(c) {
+	if !b.clients.admit(c) {
 		b.metrics.rejected.WithLabelValues(daemon.Label(tooManyConnections)).Inc()
 		_ = transport.Close()
 		return
 	}
 	defer b.clients.release(c)
-	if out := b.pending.add(c); out != nil {
+	if out := b.clients.pending.add(c); out != nil {
 		b.metrics.rejected.WithLabelValues(daemon.Label(evictedPending)).Inc()
 		out.shut()
 	}
-	defer b.connections.Done()
+	defer b.clients.running.Done()
 	c.readUntil(time.Now().Add(b.opts.Limits.ConnectTimeout))
 	err := c.read()
 	c.end.readErr = err
 	close(c.end.stopped)
 	c.stopWatchingToken()
-	b.pending.remove(c)
+	b.clients.pending.remove(c)
 	c.countEnd(err)
 	c.finish(err)
-	b.detach(c, c.cause(err))
+	b.clients.detach(c, c.cause(err))
 	close(c.end.detached)
-	b.storeLeave(c)
+	b.wills.awaitDrop(c)
 	c.shut() // a client that sent DISCONNECT sees the end only now, and may reconnect at once
 	c.linger()
 }
@@ -150,7 +152,7 @@ func (c *conn) countEnd(err error) {
 // tlsHandshake is the first byte of TLS. No MQTT packet begins with it.
 const tlsHandshake = 0x16
 
-// wrongDoor logs that a client came to the wrong listener, which it can't be told in a way that it understands.
+// logWrongProtocol logs that a client came to the wrong listener, which it can't be told in a way that it understands.
 func (c *conn) logWrongProtocol(what string) {
 	c.b.sampledLog.Info().Str("listener", c.listener.Name).Str("remote", c.RemoteAddr().String()).Msg("connection refused: " + what)
 }
@@ -254,9 +256,9 @@ func (c *conn) shut() {
 	c.closing.Store(true)
 	c.w.Close()
 	c.publisher.acks.close()
-	c.b.treeBacklog.Wake()
+	c.b.admission.treeBacklog.Wake()
 	if c.b.store != nil {
-		c.b.store.wake()
+		c.b.store.backlog.Wake()
 	}
 	c.wakeReader()
 }
@@ -420,7 +422,7 @@ func (c *conn) take(first byte, body []byte) error {
 	if first>>4 != packets.Publish {
 		c.batch.Flush() // handling it may wait for the disk
 	}
-	pk, err := decode(byte(c.version.Load()), first, body)
+	pk, err := decodePacket(byte(c.version.Load()), first, body)
 	if first>>4 == packets.Publish && errors.Is(err, errUserProperties) {
 		return c.publisher.refuseUnread(first, body)
 	}
@@ -448,9 +450,9 @@ func (c *conn) fastPuback(first byte, body []byte) bool {
 	return true
 }
 
-// decode checks and decodes a packet of an established connection. Only the packet of an acknowledgement refers to
+// decodePacket checks and decodes a packet of an established connection. Only the packet of an acknowledgement refers to
 // the body afterwards.
-func decode(version, first byte, body []byte) (pk packets.Packet, err error) {
+func decodePacket(version, first byte, body []byte) (pk packets.Packet, err error) {
 	if err := wellFormed(version, first, body); err != nil {
 		return pk, err
 	}
@@ -542,7 +544,17 @@ func (c *conn) disconnected(pk *packets.Packet) error {
 	if pk.ReasonCode == codeSuccess { // with any other reason code the will is published
 		w := c.will.take()
 		c.will.dropped = w != nil
-		c.b.dropWill(w)
+		c.b.wills.drop(w)
 	}
 	return errDisconnected
+}
+func revokedToken(user string) string {
+	return fmt.Sprintf("the token of %s has been revoked", validText(user))
+}
+
+// revoke closes the connection of an identity that has ended. Its session and its will end with it.
+func (c *conn) revoke(code byte, why error) {
+	c.revoked.Store(true)
+	c.b.wills.drop(c.will.take())
+	c.disconnect(code, why)
 }

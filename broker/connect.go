@@ -64,7 +64,7 @@ func (h *handshake) connect() error {
 	if err != nil {
 		return h.unread(err)
 	}
-	h.b.pending.remove(h.conn)
+	h.b.clients.pending.remove(h.conn)
 	if first>>4 != packets.Connect {
 		return errUnexpectedPacket
 	}
@@ -74,7 +74,7 @@ func (h *handshake) connect() error {
 	err = h.accept(&pk, first, body)
 	var refused *refusedConnect
 	if errors.As(err, &refused) {
-		h.b.dropWill(h.will.take())
+		h.b.wills.drop(h.will.take())
 		h.rejected(&pk, refused)
 		h.refuse(refused)
 		return errClosed
@@ -278,7 +278,7 @@ func (h *handshake) authenticate(pk *packets.Packet) error {
 		secure: h.listener.TLS != nil,
 		local:  hostUserOf(h.Conn),
 	}
-	ident, code, why := h.b.identify(h.RemoteAddr(), shown)
+	ident, code, why := h.b.auth.signIn(h.RemoteAddr(), shown)
 	if code != codeSuccess {
 		refused := &refusedConnect{code: code, reason: why}
 		if why != "" && (code == codeNotAuthorized || code == codeServerBusy) { // other refusals with these codes have other reasons
@@ -307,7 +307,7 @@ func (h *handshake) authenticate(pk *packets.Packet) error {
 	}
 	if w := h.will.take(); w != nil {
 		w.message.Publisher = &ident
-		if err := h.b.check(w.message); err != nil {
+		if err := h.b.admission.check(w.message); err != nil {
 			return &refusedConnect{code: codeOf(err), reason: "will: " + reasonOf(err), metricReason: willRefused}
 		}
 		h.will.set(w)
@@ -320,7 +320,7 @@ func (h *handshake) authenticate(pk *packets.Packet) error {
 func (h *handshake) begin() error {
 	resumed, err := h.attach()
 	if errors.Is(err, resource.Quota) {
-		h.b.settleUser(h.conn)
+		h.b.clients.settleUser(h.conn)
 		resumed, err = h.attach()
 	}
 	switch {
@@ -347,13 +347,13 @@ func (h *handshake) begin() error {
 // before: it may have left.
 func (h *handshake) attach() (resumed bool, err error) {
 	defer h.b.clients.locks.lock(h.ident.ClientID)()
-	h.b.settleBefore(h.conn)
+	h.b.clients.settleBefore(h.conn)
 	if h.quotas.holder == nil {
 		if err := h.quotas.takeConnection(); err != nil {
 			return false, err
 		}
 	}
-	if resumed, err = h.b.attach(h); err != nil {
+	if resumed, err = h.b.clients.attach(h); err != nil {
 		h.quotas.releaseConnection()
 	}
 	return resumed, err
@@ -395,7 +395,7 @@ func (h *handshake) sendConnack(pk *packets.Packet) error {
 	if !sent {
 		return errClosed
 	}
-	h.b.reportConnected(h.conn, h.resumed)
+	h.b.presence.connected(h.conn, h.resumed)
 	h.b.opts.Audit.Add(h.auditEntry(audit.Connect, "", nil))
 	if !h.ident.Expires.IsZero() {
 		h.checkExpiry()

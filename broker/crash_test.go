@@ -56,7 +56,7 @@ func (p *testPublisher) resume() {
 		if x.received {
 			p.ack(packets.Pubrel, x.id)
 		} else {
-			p.testClient.publish("t/"+p.name, x.payload, x.qos, x.id, dup)
+			p.testClient.publish("t/"+p.name, x.payload, x.qos, x.id, markDup)
 		}
 	}
 }
@@ -246,7 +246,7 @@ func FuzzRecords(f *testing.F) {
 		if err != nil {
 			return
 		}
-		b.resume()
+		b.clients.resume()
 		require.LessOrEqual(t, b.Stats().Sessions, 2)
 		require.NoError(t, b.Close(t.Context()))
 	})
@@ -374,7 +374,7 @@ func checkAcknowledgedIsKept(t *testing.T, in brokerSetup, how os.Signal) {
 	sub.disconnect()
 	two.disconnect()
 	pub.burst("a/b", 0, 50)
-	pub.publish1("r", "retained", retain)
+	pub.publish1("r", "retained", markRetain)
 	pub.publish("a/c", "twice?", 2, 40)
 	pub.expect(packets.Pubrec)
 	p.end(how)
@@ -382,7 +382,7 @@ func checkAcknowledgedIsKept(t *testing.T, in brokerSetup, how os.Signal) {
 	p = launchProcess(t, in, dir)
 	pub = p.open("pub", persistentSession)
 	require.True(t, pub.connack.SessionPresent)
-	pub.publish("a/c", "twice?", 2, 40, dup)
+	pub.publish("a/c", "twice?", 2, 40, markDup)
 	pub.expect(packets.Pubrec)
 	for _, c := range []*testClient{p.open("sub", persistentSession), p.open("two", persistentSession, version311)} {
 		require.True(t, c.connack.SessionPresent)

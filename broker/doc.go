@@ -6,7 +6,7 @@
 //
 // # Files, in reading order
 //
-//	broker.go      Broker, its life (New, Serve, Close), and the interfaces Tree and Presence
+//	broker.go      Broker: what it is put together from, its life (New, Serve, Close), the interfaces Tree and Presence
 //	options.go     what a broker is made from
 //	packet.go      Message and Identity; the check of a packet's form before it is decoded; reason codes
 //	listener.go    listening sockets: accept rate, pending connections, WebSocket. socket_*.go: the short way to a socket;
@@ -16,21 +16,40 @@
 //	keepalive.go   when its client has to be heard of again
 //	connect.go     its handshake: CONNECT, identity, session, CONNACK
 //	will.go        its will: stored, published or dropped
-//	access.go      who a client is (authenticator), what it may do (acl), sign-in of HTTP requests
+//	drain.go       how it is read to its end when the broker ends it, within bounds
+//	signin.go      who a client is: the authenticator, and the sign-in of HTTP requests
 //	logins.go      attempts to sign in: how many, and how many passwords are checked at a time
+//	access.go      what a client may do
 //	quotas.go      how much one user, node or address may hold
 //	throttle.go    how much of a connection is read before others come: the quantum
-//	clients.go     sessions with and without a connection: takeover, expiry, wills, presence
-//	publish.go     PUBLISH: checks, acceptance, acknowledgements in order, back-pressure
+//	client.go      one session, with or without a connection: its subscriptions, timers and end
+//	clients.go     all of them, by client identifier: which connection has a session, takeover; each end, as a table
+//	sessions.go    what the program and operators ask of sessions, and how they end them
+//	presence.go    connections, as the program is told of them
+//	publish.go     PUBLISH: topic aliases, the fast path, acknowledgements in order, back-pressure
 //	parts.go       large messages of nodes that arrive in parts
-//	route.go       who gets a message, and its way into the sessions and the journal
+//	admission.go   which messages are accepted, and what their publisher is told of a refusal
+//	dispatcher.go  a message's way into the sessions and the journal
+//	route.go       who gets the messages of a topic
 //	subscribe.go   SUBSCRIBE, UNSUBSCRIBE, the index of subscriptions
 //	retained.go    retained messages of users' own topics
 //	persist.go     the journal: records, commits, loading
 //	linkqueue.go   the session that a core's link to its hub takes messages from
-//	drain.go       connections that were ended: what their clients had sent before is read, within bounds
-//	metrics.go     metrics, Report, $SYS
+//	metrics.go     metrics and Report
+//	sys.go         the same as topics below $SYS
 //	syscall_*.go   system calls on sockets that return at once
+//
+// # A message on its way
+//
+//	Message                       as its publisher gave it: a client, with its Identity, or the program
+//	unackedPublish                a client's PUBLISH, until it is acknowledged to that client
+//	will                          one that is published when its client is lost
+//	session.Message               as subscribers get it, stamped: shared by all sessions, the journal, and what is retained
+//	messageCommit                 what has to be on disk for it: a record for each durable session, and the retained message
+//	session.DeliveryOptions       how one session gets it, by its matching subscriptions
+//	session.UncommittedDelivery   it in the queue of a durable session, until the commit has an outcome
+//
+// Package session's doc says what it is inside a session.
 //
 // # A QoS 1 message, from read to PUBACK and to the subscriber
 //
@@ -39,9 +58,10 @@
 //     given to publisher.publish.
 //  2. publisher.publish (publish.go) resolves the topic alias, reserves a place among the connection's acknowledgements
 //     (pendingAcks.reserve: this is where the receive maximum counts), and waits while the disk or the tree is behind.
-//  3. Broker.accept (publish.go) checks the topic and the publisher's rights (Broker.check). A topic below v1/ goes to
-//     Tree.Publish, which calls Broker.Publish or Broker.Pass once it has committed; any other goes to Broker.send.
-//  4. Broker.send (route.go) finds the route of the topic (router.route: from memory, or built from the index and the acl),
+//  3. admission.accept (admission.go) checks the topic and the publisher's rights (admission.check). A topic below v1/ goes to
+//     Tree.Publish, which calls Broker.Publish or Broker.Pass once it has committed; any other goes to
+//     dispatcher.send.
+//  4. dispatcher.send (dispatcher.go) finds the route of the topic (router.route: from memory, or built from the index and the acl),
 //     queues the message in each subscriber's session, and commits what durable sessions and the retained message need.
 //  5. When that is on disk, or nothing has to be, unackedPublish.finish (publish.go) queues the PUBACK, in the order of the
 //     connection's publishes; a refusal goes in it as a reason code (codeOf, packet.go).
@@ -50,8 +70,8 @@
 //
 // # Where to add
 //
-//   - a limit on publishing, such as a rate per topic: Broker.check (publish.go) for a refusal with a reason, or readThrottle.countPacket
-//     (throttle.go) to read the sender more slowly. publisher.fastPublish skips check: a topic with a limit must not be open
+//   - a limit on publishing, such as a rate per topic: admission.check (admission.go) for a refusal with a reason, or
+//     readThrottle.countPacket (throttle.go) to read the sender more slowly. publisher.fastPublish skips check: a topic with a limit must not be open
 //     (route.open, set in router.build, route.go).
 //   - a limit on what a user may hold: quotas (quotas.go).
 //   - a metric: metrics.go, and docs/metrics.md.

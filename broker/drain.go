@@ -154,18 +154,18 @@ func (c *conn) interrupted(err error, part int, poll func() (got bool, err error
 
 // settleUser handles what has arrived on the connections that count against the quotas of a connection's user: those of the
 // user, and those from its address. One goroutine does that at a time, and for all that wait meanwhile.
-func (b *Broker) settleUser(c *conn) {
+func (cs *clients) settleUser(c *conn) {
 	at := quotaHolderOf(c.ident, c.RemoteAddr())
 	came := time.Now()
-	b.settling.Lock()
-	defer b.settling.Unlock()
-	if last := b.settledOf; last.who == at && last.began.After(came) {
+	cs.settling.mu.Lock()
+	defer cs.settling.mu.Unlock()
+	if cs.settling.who == at && cs.settling.began.After(came) {
 		return
 	}
-	b.settledOf.who, b.settledOf.began = at, time.Now()
-	conns := b.clients.chosenConns(func(id *Identity) bool { return id.User == c.ident.User })
+	cs.settling.who, cs.settling.began = at, time.Now()
+	conns := cs.chosenConns(func(id *Identity) bool { return id.User == c.ident.User })
 	if at.host != "" {
-		for _, one := range b.clients.chosenConns(func(id *Identity) bool { return id.User != c.ident.User }) {
+		for _, one := range cs.chosenConns(func(id *Identity) bool { return id.User != c.ident.User }) {
 			if one.quotas.host == c.quotas.host {
 				conns = append(conns, one)
 			}

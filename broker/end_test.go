@@ -42,7 +42,7 @@ func testWhatWasSentBeforeTheCloseCounts(t *testing.T, at brokerSetup) {
 // that takes its time.
 func TestAConnectionThatTheBrokerEndsIsReadToItsEnd(t *testing.T) {
 	for how, end := range map[string]func(*Broker){
-		"taken over":   func(b *Broker) { b.takeOver("c") },
+		"taken over":   func(b *Broker) { b.clients.takeOver("c") },
 		"disconnected": func(b *Broker) { b.Disconnect("c", "because") },
 		"failed":       func(b *Broker) { b.clients.connected("c").expel(0, nil) },
 		"session":      func(b *Broker) { _ = b.EndSession("c") },
@@ -52,8 +52,8 @@ func TestAConnectionThatTheBrokerEndsIsReadToItsEnd(t *testing.T) {
 			tree := &slowTree{fakeTree: newFakeTree(), begun: make(chan struct{}), goOn: make(chan struct{})}
 			told := &recordedPresence{}
 			b := startBroker(t, func(o *Options) { o.Tree = tree; o.Presence = told })
-			c := openClient(t, b, "c", withWill(reported, "9", 0))
-			c.raw(append(append(encodePacket(t, publishPacket(reported, "1", 1, 1), 5), encodePacket(t, publishPacket(reported, "2", 1, 2), 5)...), encodePacket(t, disconnectPacket, 5)...))
+			c := openClient(t, b, "c", withWill(reportedTopic, "9", 0))
+			c.raw(append(append(encodePacket(t, publishPacket(reportedTopic, "1", 1, 1), 5), encodePacket(t, publishPacket(reportedTopic, "2", 1, 2), 5)...), encodePacket(t, disconnectPacket, 5)...))
 			<-tree.begun
 			conn := b.clients.connected("c")
 			go end(b)
@@ -122,7 +122,7 @@ func testAWillNeverOvertakesTheNextConnectionsMessages(t *testing.T, at brokerSe
 		}
 		_ = c.conn.Close()
 		require.Equal(t, byte(0), next.connect("c", will))
-		require.Zero(t, next.publish1("state", "online", retain).ReasonCode)
+		require.Zero(t, next.publish1("state", "online", markRetain).ReasonCode)
 		next.disconnect()
 		require.Equal(t, "online", string(b.retained.get("state").Payload))
 	}
@@ -221,7 +221,7 @@ func TestEachEndOfASession(t *testing.T) {
 			other.nothing()
 			log := told.entries()
 			require.Contains(t, log, "-c")
-			openClient(t, b, "flush").publish1("elsewhere", "takes the rest to disk", retain)
+			openClient(t, b, "flush").publish1("elsewhere", "takes the rest to disk", markRetain)
 			again, _ := restartCrashed(t, dir, nil)
 			require.Equal(t, e.stays, again.clients.session("c") != nil, "on disk")
 		})

@@ -211,7 +211,7 @@ func TestWhatIsStoredHasTheRightsOfNow(t *testing.T) {
 				return func(o *Options) {
 					withTokens(o)
 					all := slices.Clone(o.Auth.Users)
-					one := User{Name: "one", PasswordHash: hash7, Role: topics.RoleOperator, Nodes: []string{"*"}}
+					one := User{Name: "one", PasswordHash: hashPBKDF2, Role: topics.RoleOperator, Nodes: []string{"*"}}
 					change(&one)
 					o.Auth.Users = append(all, one)
 				}
@@ -225,7 +225,7 @@ func TestWhatIsStoredHasTheRightsOfNow(t *testing.T) {
 			one.sub(topics.Prefix+"#", 1)
 			one.leave(b, "one")
 			openClient(t, b, "two", credentialsOf("one", "secret"), withWill("will/now", "gone", 0))
-			openClient(t, b, "flush", credentialsOf("boss", "secret")).publish1("elsewhere", "takes the will to disk", retain)
+			openClient(t, b, "flush", credentialsOf("boss", "secret")).publish1("elsewhere", "takes the will to disk", markRetain)
 			require.True(t, b.HasDurableSubscriber(far))
 
 			b, _ = restartCrashed(t, dir, users(c.then))

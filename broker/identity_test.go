@@ -207,7 +207,7 @@ func TestRulesHoldForConnectionsThatThereAre(t *testing.T) {
 		op.publish("a", "before", 0, 0)
 	}
 	require.Equal(t, []string{"before", "before", "before"}, watcher.collect(3))
-	require.Zero(t, watcher.publish1("kept", "retained", retain).ReasonCode)
+	require.Zero(t, watcher.publish1("kept", "retained", markRetain).ReasonCode)
 	require.Equal(t, []string{"retained"}, watcher.collect(1))
 
 	r := new(acl.Rules)
@@ -248,7 +248,7 @@ func TestTheAuditLogHasSignInsWritesAndRefusals(t *testing.T) {
 	c.publish1("v1/nodes/n1/devices/d/desired/p", "1")
 	c.publish1("v1/nodes/n2/devices/d/desired/p", "1")
 	c.publish1("site/a", "a message")
-	c.publish1("site/a", "a retained one", retain)
+	c.publish1("site/a", "a retained one", markRetain)
 	c.subscribe("v1/nodes/n2/#", 0)
 	http1 := httptest.NewServer(log.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if _, err := b.SignIn(r); err != nil {
@@ -306,7 +306,7 @@ func TestTheAuditLogHasSignInsWritesAndRefusals(t *testing.T) {
 	}, got)
 	text, err := os.ReadFile(file)
 	require.NoError(t, err)
-	for _, secret := range []string{"t_ci", "t_none", "secret", "guess", "9abcdef", "c2ln", "a message", "a retained one"} {
-		require.NotContains(t, string(text), secret)
+	for _, testSecret := range []string{"t_ci", "t_none", "secret", "guess", "9abcdef", "c2ln", "a message", "a retained one"} {
+		require.NotContains(t, string(text), testSecret)
 	}
 }

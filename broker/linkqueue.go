@@ -73,62 +73,6 @@ func (o *LinkQueueOptions) filters() map[string]byte {
 // isBroker reports whether the client is the broker itself: its session is the link queue.
 func (id *Identity) isBroker() bool { return id.Has(topics.RoleHub) }
 
-// makeLinkQueue finds the link queue among the loaded sessions, or makes it, and brings its subscriptions in line with the
-// options. Without options it ends a session that was loaded.
-func (b *Broker) makeLinkQueue() {
-	byID := b.clients.byID
-	c := byID[linkQueueID]
-	if c != nil && (b.opts.LinkQueue == nil || !c.rights().isBroker()) {
-		if n := c.sess.Queued(); n > 0 {
-			b.log.Warn().Int("messages", n).Msg("there is no link any more: what waited for it is dropped")
-		}
-		b.clients.remove(c)
-		b.release(c)
-		c = nil
-	}
-	if b.opts.LinkQueue == nil {
-		return
-	}
-	if c == nil {
-		c = b.newLinkQueue()
-		byID[linkQueueID] = c
-	}
-	b.linkQueue.sess = c.sess
-	wanted := b.opts.LinkQueue.filters()
-	for filter, s := range maps.Clone(c.subs) {
-		if qos, ok := wanted[filter]; !ok || qos != s.qos {
-			c.drop(filter)
-			b.router.index.remove(s)
-			b.forget(s.record)
-		} else {
-			delete(wanted, filter)
-		}
-	}
-	for filter, qos := range wanted {
-		s := newSubscription(c, filter)
-		s.qos, s.noLocal, s.retainAsPublished, s.retainHandling = qos, true, true, 2
-		b.keepSubscription(s, nil)
-		c.put(s)
-		b.router.index.add(s)
-	}
-}
-
-func (b *Broker) newLinkQueue() *client {
-	id := Identity{ClientID: linkQueueID, Roles: []topics.Role{topics.RoleHub}, Version: 5}
-	c := b.newClient(&id, b.store != nil)
-	c.expiryInterval = math.MaxInt64
-	if b.store != nil {
-		b.store.Commit([]journal.RecordChange{c.recordWith(nil)}, nil)
-	}
-	return c
-}
-
-func (b *Broker) forget(record uint64) {
-	if b.store != nil {
-		b.store.Forget(record)
-	}
-}
-
 // linkQueueDrops are the reasons, in metrics, for which the link queue drops messages.
 var linkQueueDrops = map[string]session.DropReason{
 	"full": session.DropQueueFull, "full_unstored": session.DropQoS0Full, "too_old": session.DropTooOld, "expired": session.DropExpired,
@@ -165,7 +109,7 @@ func (b *Broker) Pass(m Message, done func(error)) {
 		done(topicError(resource.BadTopic, m.Topic, "%v", err))
 		return
 	}
-	b.send(sessionMessage(m, b.opts.Now()), sendOptions{link: m.linkConn, along: m.extraChanges.take()}, done)
+	b.dispatcher.send(sessionMessage(m, b.opts.Now()), sendOptions{link: m.linkConn, along: m.extraChanges.take()}, done)
 }
 
 // PublishFromLink is Pass for a message that came over the link. The link queue doesn't get it.
@@ -176,4 +120,62 @@ func (b *Broker) PublishFromLink(m Message, done func(error)) {
 	}
 	m.Publisher = &Identity{ClientID: linkQueueID}
 	b.Pass(m, done)
+}
+
+// linkQueue is the session from which the link takes its messages.
+type linkQueue struct {
+	sess  *session.Session // nil: there is none
+	count session.Counters
+}
+
+// makeLinkQueue finds the link queue among the loaded sessions, or makes it, and brings its subscriptions in line with the
+// options. Without options it ends a session that was loaded.
+func (cs *clients) makeLinkQueue() {
+	b := cs.b
+	byID := cs.byID
+	c := byID[linkQueueID]
+	if c != nil && (b.opts.LinkQueue == nil || !c.rights().isBroker()) {
+		if n := c.sess.Queued(); n > 0 {
+			b.log.Warn().Int("messages", n).Msg("there is no link any more: what waited for it is dropped")
+		}
+		cs.remove(c)
+		c.release()
+		c = nil
+	}
+	if b.opts.LinkQueue == nil {
+		return
+	}
+	if c == nil {
+		c = cs.newLinkQueue()
+		byID[linkQueueID] = c
+	}
+	b.linkQueue.sess = c.sess
+	wanted := b.opts.LinkQueue.filters()
+	for filter, s := range maps.Clone(c.subs) {
+		if qos, ok := wanted[filter]; !ok || qos != s.qos {
+			c.drop(filter)
+			b.router.index.remove(s)
+			b.store.Forget(s.record)
+		} else {
+			delete(wanted, filter)
+		}
+	}
+	for filter, qos := range wanted {
+		s := newSubscription(c, filter)
+		s.qos, s.noLocal, s.retainAsPublished, s.retainHandling = qos, true, true, 2
+		s.save(b.store, nil)
+		c.put(s)
+		b.router.index.add(s)
+	}
+}
+
+func (cs *clients) newLinkQueue() *client {
+	b := cs.b
+	id := Identity{ClientID: linkQueueID, Roles: []topics.Role{topics.RoleHub}, Version: 5}
+	c := cs.newClient(&id, b.store != nil)
+	c.expiryInterval = math.MaxInt64
+	if b.store != nil {
+		b.store.Commit([]journal.RecordChange{c.recordWith(nil)}, nil)
+	}
+	return c
 }

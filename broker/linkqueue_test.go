@@ -88,7 +88,7 @@ func TestWhatIsOnlyPassedIsTakenWhileTheLinkQueueIsConsumed(t *testing.T) {
 	c := openClient(t, b, "c")
 	require.Zero(t, c.publish1("both/passed", "early").ReasonCode)
 	o := b.OpenLinkQueue(10)
-	require.Zero(t, c.publish1("both/passed", "now", retain).ReasonCode)
+	require.Zero(t, c.publish1("both/passed", "now", markRetain).ReasonCode)
 	require.Zero(t, c.publish1("both/kept", "once").ReasonCode)
 	list, got := nextLinkMessages(t, o, 2)
 	require.Equal(t, []string{"now", "once"}, got)
@@ -194,9 +194,9 @@ func TestOnlyTheRetainedLimitIsAQuotaToWhatANodeSends(t *testing.T) {
 	b.clients.connected("full").disconnect(0, errDisconnected)
 	require.Eventually(t, func() bool { return b.clients.connected("full") == nil }, testTimeout, time.Millisecond)
 	node := &Identity{Version: 5, Node: "n1", Roles: []topics.Role{topics.RoleNode}, ClientID: "core"}
-	pass := func(topic string, retain bool) error {
+	pass := func(topic string, markRetain bool) error {
 		done := make(chan error, 1)
-		b.Pass(Message{Topic: topic, Payload: []byte("x"), QoS: 1, Retain: retain, Publisher: node}, func(err error) { done <- err })
+		b.Pass(Message{Topic: topic, Payload: []byte("x"), QoS: 1, Retain: markRetain, Publisher: node}, func(err error) { done <- err })
 		return <-done
 	}
 	require.NoError(t, pass("v1/nodes/n1/bridge/a", true), "the one that is retained")

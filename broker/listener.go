@@ -88,8 +88,8 @@ func (l *listener) serve() {
 			if l.WebSocket {
 				transport = &wsConn{Conn: transport, upgrade: l.upgrade}
 			}
-			go l.b.serve(l, transport) // ends with the connection; Close waits for it
-			runtime.Gosched()          // on a single processor those who wait for the network run before the next connection (docs/adr/0153)
+			go l.serveConn(transport) // ends with the connection; Close waits for it
+			runtime.Gosched()         // on a single processor those who wait for the network run before the next connection (docs/adr/0153)
 		case l.closed.Load() || errors.Is(err, net.ErrClosed):
 			return
 		default: // out of file descriptors, or a client that was gone already

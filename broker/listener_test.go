@@ -57,10 +57,10 @@ func TestATakenPortIsAnError(t *testing.T) {
 func TestBadUsersAreRefused(t *testing.T) {
 	for _, u := range []User{
 		{Name: "x", Role: topics.RoleOperator, PasswordHash: "plain"},
-		{Name: "x", Role: "king", PasswordHash: hash7},
-		{Name: "x", Role: topics.RoleHub, PasswordHash: hash7},
-		{Name: "X", Role: topics.RoleNode, PasswordHash: hash7},
-		{Name: "x", Role: topics.RoleViewer, PasswordHash: hash7, Nodes: []string{"["}},
+		{Name: "x", Role: "king", PasswordHash: hashPBKDF2},
+		{Name: "x", Role: topics.RoleHub, PasswordHash: hashPBKDF2},
+		{Name: "X", Role: topics.RoleNode, PasswordHash: hashPBKDF2},
+		{Name: "x", Role: topics.RoleViewer, PasswordHash: hashPBKDF2, Nodes: []string{"["}},
 	} {
 		_, err := New(Options{Auth: Auth{Users: []User{u}}})
 		require.Error(t, err, "%+v", u)
@@ -205,8 +205,8 @@ func TestBrowsersConnectOverWebSocket(t *testing.T) {
 	require.Error(t, err)
 	_ = res.Body.Close()
 
-	for treeBacklog, want := range map[string]string{"mqttv3.1": "mqttv3.1", "mqtt": "mqtt", "other": ""} {
-		ws, res, err := (&websocket.Dialer{Subprotocols: []string{treeBacklog}}).Dial(url, nil)
+	for offered, want := range map[string]string{"mqttv3.1": "mqttv3.1", "mqtt": "mqtt", "other": ""} {
+		ws, res, err := (&websocket.Dialer{Subprotocols: []string{offered}}).Dial(url, nil)
 		require.NoError(t, err)
 		_ = res.Body.Close()
 		require.Equal(t, want, ws.Subprotocol())
@@ -298,7 +298,7 @@ func TestTheOldestPendingConnectionIsClosedForANewOne(t *testing.T) {
 	require.Empty(t, l.byHost)
 }
 
-// crowd is a listener that always has somebody waiting.
+// endlessListener is a listener that always has somebody waiting.
 type endlessListener struct{ net.Listener }
 
 func (endlessListener) Accept() (net.Conn, error) {
@@ -396,7 +396,7 @@ func TestABridgeIsKnownByItsBit(t *testing.T) {
 			sub.sub(bridgeState, 1)
 			c := openBridge(t, b, "site", version)
 			for qos, answer := range map[byte]byte{1: packets.Puback, 2: packets.Pubrec} {
-				c.publish(bridgeState, "1", qos, 5, retain)
+				c.publish(bridgeState, "1", qos, 5, markRetain)
 				require.Zero(t, c.expect(answer).ReasonCode)
 			}
 			c.leave(b, "site")
@@ -412,10 +412,10 @@ func TestABridgeIsKnownByItsBit(t *testing.T) {
 func TestBridgeHearsNoEcho(t *testing.T) {
 	b := startBroker(t, nil)
 	pub, c := openClient(t, b, "pub"), openBridge(t, b, "site", version311, persistentSession)
-	c.publish1("mine", "retained", retain)
+	c.publish1("mine", "retained", markRetain)
 	c.sub("#", 1)
-	c.publish1("mine", "live", retain)
-	pub.publish1("yours", "kept", retain)
+	c.publish1("mine", "live", markRetain)
+	pub.publish1("yours", "kept", markRetain)
 	pub.publish1("yours/too", "not kept")
 	for _, kept := range []bool{true, false} {
 		pk := c.expect(packets.Publish)

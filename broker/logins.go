@@ -206,7 +206,7 @@ func (g *loginThrottle) evict() {
 	}
 }
 
-// loginTooMany reports whether there were too many attempts for a name at an address, or at that address. The caller holds the lock.
+// tooMany reports whether there were too many attempts for a name at an address, or at that address. The caller holds the lock.
 func (g *loginThrottle) tooMany(who, from loginDigest) bool {
 	return g.count(who) >= g.most || g.count(from) >= g.most*attemptsPerAddress
 }
@@ -223,93 +223,6 @@ func (g *loginThrottle) remember(in map[loginDigest]time.Time, d loginDigest, la
 		}
 	}
 	in[d] = g.now().Add(lasts)
-}
-
-// identify finds the identity that credentials prove, or the reason code of the refusal, and its reason if there is more to say
-// than the code does. Attempts are counted by name and address together, so that a client at another address can't lock a user out.
-func (b *Broker) identify(remote net.Addr, c credentials) (id Identity, code byte, why string) {
-	ok := false
-	if node, is := b.auth.enrollee(c); is {
-		return b.identifyEnrollee(remote, node, c)
-	}
-	if b.auth.bearer != nil && c.hasPass && b.auth.bearer.IsToken(string(c.password)) {
-		return b.identifyBearer(remote, c)
-	}
-	if c = b.auth.withoutUnneeded(c); !c.hasPass {
-		if id, why, ok = b.auth.identify(c); !ok {
-			return id, codeBadCredentials, why
-		}
-		return id, codeSuccess, ""
-	}
-	u, known := b.auth.findUser(c.user)
-	name := c.user
-	if known {
-		name = u.Name
-	}
-	switch b.logins.check(peerNetwork(remote), name, c.password, func() bool { return b.auth.matches(c) }) {
-	case loginTooMany:
-		return id, codeConnectRate, ""
-	case loginBusy:
-		return id, codeServerBusy, ""
-	case loginWrong:
-		return id, codeBadCredentials, ""
-	}
-	id = b.auth.identity(u)
-	if why = b.auth.denied(id, c); why != "" {
-		return Identity{}, codeBadCredentials, why
-	}
-	return id, codeSuccess, ""
-}
-
-// identifyEnrollee lets a node in that asks for its first certificate. A wrong token counts as a wrong password; that
-// the hub takes no request at all, or not in that name, does not.
-func (b *Broker) identifyEnrollee(remote net.Addr, node string, c credentials) (id Identity, code byte, why string) {
-	err := b.auth.enroll(node, string(c.password))
-	if len(c.password) > 0 && b.logins.countGuess(peerNetwork(remote), c.user, errors.Is(err, resource.Unauthorized)) {
-		return id, codeConnectRate, "too many wrong tokens: try again in a minute"
-	}
-	if err != nil {
-		return id, codeBadCredentials, reasonOf(err)
-	}
-	id = enrolleeIdentity(node)
-	if why = b.auth.denied(Identity{User: nodeUser(node)}, credentials{}); why != "" {
-		return Identity{}, codeBadCredentials, why
-	}
-	return id, codeSuccess, ""
-}
-
-// identifyBearer says whose token it is. Tokens are too long to be guessed: wrong ones are counted so that a flood of them
-// costs little.
-func (b *Broker) identifyBearer(remote net.Addr, c credentials) (id Identity, code byte, why string) {
-	from := peerNetwork(remote)
-	if !b.logins.mayTryToken(from, c.password) {
-		return id, codeConnectRate, ""
-	}
-	ctx, stop := context.WithTimeout(context.Background(), bearerTimeout)
-	defer stop()
-	u, err := b.auth.bearer.Verify(ctx, string(c.password))
-	switch {
-	case errors.Is(err, resource.Unauthorized):
-		b.logins.tokenFailed(from)
-		return id, codeBadCredentials, err.Error()
-	case errors.Is(err, resource.Forbidden):
-		return id, codeNotAuthorized, err.Error()
-	case err != nil:
-		b.log.Warn().Err(err).Msg("a bearer token can't be verified now")
-		return id, codeServerBusy, err.Error()
-	case c.user != "" && c.user != u.Name:
-		return id, codeBadCredentials, fmt.Sprintf("the token is %s's, and the user name is %s: give that or none", u.Name, validText(c.user))
-	}
-	if _, listed := b.auth.users[u.Name]; listed {
-		return id, codeBadCredentials, fmt.Sprintf("%s is a user of auth.users, who signs in with a password or certificate: the holder of a token needs a name of its own", validText(u.Name))
-	}
-	b.logins.tokenSucceeded(from, c.password)
-	id = b.auth.identity(authUser{User: u.User})
-	id.Expires, id.Bearer, id.Token, id.Revoked = u.Expires, true, u.ID, u.Revoked
-	if why = b.auth.denied(id, credentials{local: c.local}); why != "" {
-		return Identity{}, codeBadCredentials, why
-	}
-	return id, codeSuccess, ""
 }
 
 const bearerTimeout = 15 * time.Second // for a provider that has to be asked
@@ -338,3 +251,90 @@ func (g *loginThrottle) tokenFailed(address string) {
 
 // peerNetwork is the address that a peer's attempts are counted for.
 func peerNetwork(remote net.Addr) string { return daemon.Network(remote.String()) }
+
+// signIn finds the identity that credentials prove, or the reason code of the refusal, and its reason if there is more to say
+// than the code does. Attempts are counted by name and address together, so that a client at another address can't lock a user out.
+func (a *authenticator) signIn(remote net.Addr, c credentials) (id Identity, code byte, why string) {
+	ok := false
+	if node, is := a.enrollee(c); is {
+		return a.signInEnrollee(remote, node, c)
+	}
+	if a.bearer != nil && c.hasPass && a.bearer.IsToken(string(c.password)) {
+		return a.signInBearer(remote, c)
+	}
+	if c = a.withoutUnneeded(c); !c.hasPass {
+		if id, why, ok = a.identifyWithoutPassword(c); !ok {
+			return id, codeBadCredentials, why
+		}
+		return id, codeSuccess, ""
+	}
+	u, known := a.findUser(c.user)
+	name := c.user
+	if known {
+		name = u.Name
+	}
+	switch a.logins.check(peerNetwork(remote), name, c.password, func() bool { return a.matches(c) }) {
+	case loginTooMany:
+		return id, codeConnectRate, ""
+	case loginBusy:
+		return id, codeServerBusy, ""
+	case loginWrong:
+		return id, codeBadCredentials, ""
+	}
+	id = a.identity(u)
+	if why = a.denied(id, c); why != "" {
+		return Identity{}, codeBadCredentials, why
+	}
+	return id, codeSuccess, ""
+}
+
+// signInEnrollee lets a node in that asks for its first certificate. A wrong token counts as a wrong password; that
+// the hub takes no request at all, or not in that name, does not.
+func (a *authenticator) signInEnrollee(remote net.Addr, node string, c credentials) (id Identity, code byte, why string) {
+	err := a.enroll(node, string(c.password))
+	if len(c.password) > 0 && a.logins.countGuess(peerNetwork(remote), c.user, errors.Is(err, resource.Unauthorized)) {
+		return id, codeConnectRate, "too many wrong tokens: try again in a minute"
+	}
+	if err != nil {
+		return id, codeBadCredentials, reasonOf(err)
+	}
+	id = enrolleeIdentity(node)
+	if why = a.denied(Identity{User: nodeUser(node)}, credentials{}); why != "" {
+		return Identity{}, codeBadCredentials, why
+	}
+	return id, codeSuccess, ""
+}
+
+// signInBearer says whose token it is. Tokens are too long to be guessed: wrong ones are counted so that a flood of them
+// costs little.
+func (a *authenticator) signInBearer(remote net.Addr, c credentials) (id Identity, code byte, why string) {
+	from := peerNetwork(remote)
+	if !a.logins.mayTryToken(from, c.password) {
+		return id, codeConnectRate, ""
+	}
+	ctx, stop := context.WithTimeout(context.Background(), bearerTimeout)
+	defer stop()
+	u, err := a.bearer.Verify(ctx, string(c.password))
+	switch {
+	case errors.Is(err, resource.Unauthorized):
+		a.logins.tokenFailed(from)
+		return id, codeBadCredentials, err.Error()
+	case errors.Is(err, resource.Forbidden):
+		return id, codeNotAuthorized, err.Error()
+	case err != nil:
+		a.log.Warn().Err(err).Msg("a bearer token can't be verified now")
+		return id, codeServerBusy, err.Error()
+	case c.user != "" && c.user != u.Name:
+		return id, codeBadCredentials, fmt.Sprintf("the token is %s's, and the user name is %s: give that or none", u.Name, validText(c.user))
+	}
+	if _, listed := a.users[u.Name]; listed {
+		return id, codeBadCredentials, fmt.Sprintf("%s is a user of auth.users, who signs in with a password or certificate: the holder of a token needs a name of its own", validText(u.Name))
+	}
+	a.logins.tokenSucceeded(from, c.password)
+	id = a.identity(authUser{User: u.User})
+	id.Expires, id.Bearer, id.Token, id.Revoked = u.Expires, true, u.ID, u.Revoked
+	if why = a.denied(id, credentials{local: c.local}); why != "" {
+		return Identity{}, codeBadCredentials, why
+	}
+	return id, codeSuccess, ""
+}

@@ -115,9 +115,9 @@ func TestUnknownNamesAreAsKnownOnes(t *testing.T) {
 	require.Equal(t, known, unknown)
 	require.Equal(t, says, saysAsWell)
 
-	costly := strings.Replace(hash7, "$101$", "$5000$", 1)
+	costly := strings.Replace(hashPBKDF2, "$101$", "$5000$", 1)
 	a, err := newAuthenticator(Options{Auth: Auth{Users: []User{
-		{Name: "cheap", PasswordHash: hash7, Role: topics.RoleViewer}, {Name: "costly", PasswordHash: costly, Role: topics.RoleViewer},
+		{Name: "cheap", PasswordHash: hashPBKDF2, Role: topics.RoleViewer}, {Name: "costly", PasswordHash: costly, Role: topics.RoleViewer},
 	}}})
 	require.NoError(t, err)
 	for _, name := range []string{"cheap", "costly", "nobody"} {
@@ -164,8 +164,8 @@ func TestLongNamesTakeNoRoom(t *testing.T) {
 func TestAPasswordThatWasRightLatelyPassesAFloodOfWrongOnes(t *testing.T) {
 	now := time.Now()
 	g := newLoginThrottle(2, 1, func() time.Time { return now })
-	secret, always := []byte("secret"), func() bool { return true }
-	require.Equal(t, loginRight, g.check("a", "boss", secret, always))
+	testSecret, always := []byte("secret"), func() bool { return true }
+	require.Equal(t, loginRight, g.check("a", "boss", testSecret, always))
 	now = now.Add(2 * rememberTime)
 	flood := func(address, user string, n int) {
 		for i := range n {
@@ -174,30 +174,30 @@ func TestAPasswordThatWasRightLatelyPassesAFloodOfWrongOnes(t *testing.T) {
 		}
 	}
 	flood("a", "x", 4*attemptsPerAddress)
-	require.Equal(t, loginTooMany, g.check("a", "op", secret, always), "a name that is new there waits")
+	require.Equal(t, loginTooMany, g.check("a", "op", testSecret, always), "a name that is new there waits")
 	require.Equal(t, loginTooMany, g.check("a", "boss", []byte("other"), always), "and another password")
 	for range 10 {
-		require.Equal(t, loginRight, g.check("a", "boss", secret, always))
+		require.Equal(t, loginRight, g.check("a", "boss", testSecret, always))
 	}
 	flood("b", "x", 4*attemptsPerAddress)
-	require.Equal(t, loginTooMany, g.check("b", "boss", secret, always), "it was right at another address")
+	require.Equal(t, loginTooMany, g.check("b", "boss", testSecret, always), "it was right at another address")
 	flood("a", "x", 2*guessesOfProven)
-	require.Equal(t, loginTooMany, g.check("a", "boss", secret, always), "it can't be guessed without end")
+	require.Equal(t, loginTooMany, g.check("a", "boss", testSecret, always), "it can't be guessed without end")
 	now = now.Add(attemptWindow + time.Second)
-	require.Equal(t, loginRight, g.check("a", "boss", secret, always))
+	require.Equal(t, loginRight, g.check("a", "boss", testSecret, always))
 
 	flood("a", "x", 4*attemptsPerAddress)
 	now = now.Add(2 * rememberTime)
-	require.Equal(t, loginWrong, g.check("a", "boss", secret, neverOver), "it was changed")
+	require.Equal(t, loginWrong, g.check("a", "boss", testSecret, neverOver), "it was changed")
 	flood("a", "x", 4*attemptsPerAddress)
-	require.Equal(t, loginTooMany, g.check("a", "boss", secret, always))
+	require.Equal(t, loginTooMany, g.check("a", "boss", testSecret, always))
 
 	token := []byte("ebt_token")
 	require.False(t, g.mayTryToken("a", token))
 	g.tokenSucceeded("a", token)
 	require.True(t, g.mayTryToken("a", token))
 	for i := range 2 * maxRemembered {
-		g.check("c"+strconv.Itoa(i), "boss", secret, always)
+		g.check("c"+strconv.Itoa(i), "boss", testSecret, always)
 	}
 	require.LessOrEqual(t, len(g.proven), maxRemembered)
 }

@@ -1,13 +1,6 @@
 package broker
 
 import (
-	"fmt"
-	"maps"
-	"math"
-	"slices"
-	"strconv"
-	"strings"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -16,7 +9,6 @@ import (
 
 	"github.com/edgebus/edgebus/broker/daemon"
 	"github.com/edgebus/edgebus/broker/session"
-	"github.com/edgebus/edgebus/topics"
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
@@ -83,76 +75,35 @@ func (b *Broker) register(r prometheus.Registerer) {
 		f.NewCounterFunc(o, func() float64 { return float64(value()) })
 	}
 	gauge("connections", "Clients that are connected.", func() float64 { return float64(b.metrics.connected.Load()) })
-	gauge("sessions", "Sessions, connected or not.", func() float64 { return float64(b.sessions()) })
+	gauge("sessions", "Sessions, connected or not.", func() float64 { return float64(b.clients.count()) })
 	gauge("kept_sessions", "Sessions that outlive their connections; limits.sessions is the most.", func() float64 { return float64(b.quotas.persistent.Held()) })
 	gauge("subscriptions", "Subscriptions.", func() float64 { return float64(b.router.index.len()) })
 	gauge("retained_messages", "Retained messages outside the nodes' trees.", func() float64 { return float64(b.retained.len()) })
 	gauge("retained_bytes", "Bytes of them; at limits.retained.bytes more are refused.", func() float64 { return float64(b.quotas.retained.Held()) })
-	gauge("waiting_messages", "Messages in sessions that were not sent yet.", func() float64 { return float64(b.queueTotals().waiting) })
-	gauge("waiting_bytes", "Bytes of them.", func() float64 { return float64(b.queueTotals().bytes) })
+	gauge("waiting_messages", "Messages in sessions that were not sent yet.", func() float64 { return float64(b.clients.queueTotals().waiting) })
+	gauge("waiting_bytes", "Bytes of them.", func() float64 { return float64(b.clients.queueTotals().bytes) })
 	gauge("held_bytes", "Bytes of messages that wait, or were sent and aren't acknowledged. Of limits.session.all no user gets more than is left for all others.",
 		func() float64 { return float64(b.quotas.queued.Held()) })
-	gauge("unacknowledged_messages", "Messages that were sent and that clients have not acknowledged.", func() float64 { return float64(b.queueTotals().unacked) })
-	gauge("fullest_queue_ratio", "How full the fullest session's queue is, from 0 to 1; a full one goes without messages.", func() float64 { return b.queueTotals().fullest })
+	gauge("unacknowledged_messages", "Messages that were sent and that clients have not acknowledged.", func() float64 { return float64(b.clients.queueTotals().unacked) })
+	gauge("fullest_queue_ratio", "How full the fullest session's queue is, from 0 to 1; a full one goes without messages.", func() float64 { return b.clients.queueTotals().fullest })
 	gauge("fanout_queue_connections", "Connections in the fan-out queue: they have messages to be written, as many others have at the same time.",
-		func() float64 { return float64(b.fanout.Waiting()) })
+		func() float64 { return float64(b.dispatcher.fanout.Waiting()) })
 	gauge("store_waiting_bytes", "Bytes that publishers wait for to be on disk; at 64 MiB they are read no further.", func() float64 {
 		if b.store == nil {
 			return 0
 		}
-		return float64(b.store.waiting())
+		return float64(b.store.backlog.Held())
 	})
 	counter("connects_total", "Connections that were let in.", nil, b.metrics.connects.Load)
 	counter("received_messages_total", "PUBLISH packets from clients.", nil, b.metrics.received.Load)
-	counter("sent_messages_total", "PUBLISH packets to clients.", nil, b.counters.Sent.Load)
-	for reason := range b.counters.Dropped() {
+	counter("sent_messages_total", "PUBLISH packets to clients.", nil, b.dispatcher.counters.Sent.Load)
+	for reason := range b.dispatcher.counters.Dropped() {
 		counter("dropped_messages_total", "Messages that never reached a subscriber.", prometheus.Labels{"reason": reason},
-			func() int64 { return b.counters.Dropped()[reason] })
+			func() int64 { return b.dispatcher.counters.Dropped()[reason] })
 	}
 	for kind, n := range b.metrics.refused {
 		counter("refused_messages_total", "Publishes that were refused, by kind of error.", prometheus.Labels{"kind": daemon.Label(string(kind))}, n.Load)
 	}
-}
-
-// sessions counts the clients' sessions.
-func (b *Broker) sessions() int {
-	b.clients.mu.Lock()
-	defer b.clients.mu.Unlock()
-	if b.linkQueue.sess != nil {
-		return len(b.clients.byID) - 1
-	}
-	return len(b.clients.byID)
-}
-
-// queueTotals are the clients' queues, together.
-type queueTotals struct {
-	waiting, bytes int     // messages not sent yet
-	unacked        int     // messages sent and not acknowledged
-	fullest        float64 // how full the fullest session's queue is, from 0 to 1
-	fullestOf      string  // the client whose that is; empty: all are empty
-	missedBefore   int64   // messages that the sessions had no room for before this process
-}
-
-// queueTotals goes through all sessions, so that none has to keep these numbers up to date.
-func (b *Broker) queueTotals() (q queueTotals) {
-	b.clients.mu.Lock()
-	all := slices.Collect(maps.Values(b.clients.byID))
-	b.clients.mu.Unlock()
-	for _, c := range all {
-		if c.rights().isBroker() {
-			continue
-		}
-		waiting, unacked, bytes := c.sess.Backlog()
-		q.waiting += waiting
-		q.unacked += unacked
-		q.bytes += bytes
-		_, before := c.sess.Missed()
-		q.missedBefore += before
-		if full := float64(bytes) / float64(b.opts.Limits.Session.Bytes); full > q.fullest {
-			q.fullest, q.fullestOf = full, c.id
-		}
-	}
-	return q
 }
 
 // Report is the state of a broker, as the link report and the survey of a backup show it. Counts are since New.
@@ -175,120 +126,14 @@ type RefusedOrigin struct {
 
 // Report takes a snapshot.
 func (b *Broker) Report() Report {
-	q := b.queueTotals()
+	q := b.clients.queueTotals()
 	r := Report{
-		Sessions: b.sessions(), Subscriptions: b.router.index.len(), Queued: int64(q.waiting + q.unacked), Retained: b.retained.len(),
-		FullestQueue: q.fullest, FullestOf: q.fullestOf, Missed: b.counters.Dropped()[session.DropQueueFull.String()] + q.missedBefore, Refused: make(map[string]int64),
+		Sessions: b.clients.count(), Subscriptions: b.router.index.len(), Queued: int64(q.waiting + q.unacked), Retained: b.retained.len(),
+		FullestQueue: q.fullest, FullestOf: q.fullestOf, Missed: b.dispatcher.counters.Dropped()[session.DropQueueFull.String()] + q.missedBefore, Refused: make(map[string]int64),
 	}
 	for kind, n := range b.metrics.refused {
 		r.Refused[string(kind)] = n.Load()
 	}
 	r.RefusedOrigin = b.refusedOrigin.Load()
 	return r
-}
-
-// sysPrefix stands before the broker's figures, which have mosquitto's names: dashboards know them. Who may read them is for
-// acl.read to say. They are not retained messages, but made for each subscription.
-const (
-	sysPrefix = "$SYS/broker/"
-	sysEvery  = 10 * time.Second
-)
-
-// sysLoads are how many of something there were in a minute, averaged over 1, 5 and 15.
-type sysLoads struct {
-	mu      sync.Mutex
-	last    map[string]int64 // counters
-	average map[string][3]float64
-	at      time.Time
-}
-
-var sysSpans = [3]float64{1, 5, 15} // minutes
-
-// count brings the averages up to date.
-func (l *sysLoads) count(now time.Time, counters map[string]int64) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.average == nil {
-		l.average = make(map[string][3]float64)
-	}
-	if minutes := now.Sub(l.at).Minutes(); l.last != nil && minutes > 0 {
-		for name, n := range counters {
-			average := l.average[name]
-			for i, span := range sysSpans {
-				average[i] += (float64(n-l.last[name])/minutes - average[i]) * (1 - math.Exp(-minutes/span))
-			}
-			l.average[name] = average
-		}
-	}
-	l.last, l.at = counters, now
-}
-
-// sysValues are all figures by topic.
-func (b *Broker) sysValues() map[string]string {
-	dropped := int64(0)
-	for _, n := range b.counters.Dropped() {
-		dropped += n
-	}
-	connected, all := b.metrics.connected.Load(), int64(b.sessions())
-	received, sent, queued := b.metrics.received.Load(), b.counters.Sent.Load(), b.Report().Queued
-	values := map[string]string{
-		"version": strings.TrimSpace("Edgebus " + b.opts.Version),
-		"uptime":  fmt.Sprintf("%d seconds", int64(b.opts.Now().Sub(b.startedAt).Seconds())),
-	}
-	for name, n := range map[string]int64{
-		"clients/total": all, "clients/connected": connected, "clients/disconnected": max(0, all-connected),
-		"clients/active": connected, "clients/inactive": max(0, all-connected), "subscriptions/count": int64(b.router.index.len()),
-		"messages/received": received, "messages/sent": sent, "messages/stored": queued, "store/messages/count": queued,
-		"publish/messages/received": received, "publish/messages/sent": sent, "publish/messages/dropped": dropped,
-		"retained messages/count": int64(b.retained.len()),
-	} {
-		values[name] = strconv.FormatInt(n, 10)
-	}
-	b.loads.mu.Lock()
-	defer b.loads.mu.Unlock()
-	for name, average := range b.loads.average {
-		for i, span := range sysSpans {
-			values[fmt.Sprintf("load/%s/%.0fmin", name, span)] = fmt.Sprintf("%.2f", average[i])
-		}
-	}
-	return values
-}
-
-// sysMessages are the figures that a filter matches.
-func (b *Broker) sysMessages(filter string) (list []*session.Message) {
-	for name, value := range b.sysValues() {
-		if topic := sysPrefix + name; topics.Match(filter, topic) {
-			list = append(list, sessionMessage(Message{Topic: topic, Payload: []byte(value), Retain: true}, b.opts.Now()))
-		}
-	}
-	slices.SortFunc(list, func(a, b *session.Message) int { return strings.Compare(a.Topic, b.Topic) })
-	return list
-}
-
-// sysReader gives a subscriber the figures as of now.
-func (b *Broker) sysReader(filter string) session.RetainedReader {
-	var all []*session.Message
-	made := false
-	return func(most int) []*session.Message {
-		if !made {
-			all, made = b.sysMessages(filter), true
-		}
-		n := min(most, len(all))
-		chunk := all[:n]
-		all = all[n:]
-		return chunk
-	}
-}
-
-// publishSys tells all who subscribed.
-func (b *Broker) publishSys() {
-	received, sent := b.metrics.received.Load(), b.counters.Sent.Load()
-	b.loads.count(b.opts.Now(), map[string]int64{
-		"messages/received": received, "messages/sent": sent, "publish/received": received, "publish/sent": sent, "connections": b.metrics.connects.Load(),
-	})
-	for _, m := range b.sysMessages("$SYS/#") {
-		if b.HasSubscriber(m.Topic) {
-			b.router.deliver(b.router.route(m.Topic), m, nil)
-		}
-	}
 }

@@ -188,7 +188,7 @@ func FuzzForm(f *testing.F) {
 		if wellFormed(version, first, body) != nil {
 			return
 		}
-		pk, err := decode(version, first, body)
+		pk, err := decodePacket(version, first, body)
 		require.NoError(t, err)
 		require.Equal(t, first>>4, pk.FixedHeader.Type)
 	})
@@ -237,7 +237,7 @@ func FuzzPacket(f *testing.F) {
 		FixedHeader: packets.FixedHeader{Type: packets.Subscribe}, PacketID: 1,
 		Filters: packets.Subscriptions{{Filter: "$share/g/a/#", Qos: 2}, {Filter: "+", Qos: 1}},
 	}
-	f.Add(true, append(encodePacket(f, sub, 5), encodePacket(f, publishPacket("a", "x", 2, 3, retain), 5)...))
+	f.Add(true, append(encodePacket(f, sub, 5), encodePacket(f, publishPacket("a", "x", 2, 3, markRetain), 5)...))
 	b, err := New(Options{Log: zerolog.Nop(), Auth: Auth{Anonymous: anonymousOperator}, Tree: newFakeTree(), Limits: usualLimits})
 	require.NoError(f, err)
 	f.Cleanup(func() { _ = b.Close(f.Context()) })
@@ -246,7 +246,7 @@ func FuzzPacket(f *testing.F) {
 	f.Fuzz(func(t *testing.T, connected bool, data []byte) {
 		ours, theirs := net.Pipe()
 		served := make(chan struct{})
-		go func() { b.serve(l, pipeConn{theirs}); close(served) }()
+		go func() { l.serveConn(pipeConn{theirs}); close(served) }()
 		go func() {
 			buf := make([]byte, 4096)
 			for {

@@ -4,11 +4,11 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
-	"strings"
 	"sync/atomic"
 	"time"
 
 	"github.com/edgebus/edgebus/broker/journal"
+	"github.com/edgebus/edgebus/broker/quota"
 	"github.com/edgebus/edgebus/broker/session"
 	"github.com/edgebus/edgebus/topics"
 	"github.com/edgebus/edgebus/topics/resource"
@@ -29,14 +29,12 @@ type Journal interface {
 // recordStore is a journal as sessions use it.
 type recordStore struct {
 	journal Journal
-	last    atomic.Uint64 // the id of the newest record
-	backlog               // bytes whose commit has no outcome yet
+	last    atomic.Uint64  // the id of the newest record
+	backlog *quota.Backlog // bytes whose commit has no outcome yet
 }
 
 func newRecordStore(j Journal) *recordStore {
-	s := &recordStore{journal: j}
-	s.init()
-	return s
+	return &recordStore{journal: j, backlog: quota.NewBacklog(2 * backlogBytes())} // of which all together, as one, get half
 }
 
 // ID returns the id of a new record.
@@ -53,36 +51,18 @@ func (s *recordStore) Commit(changes []journal.RecordChange, done func(error)) {
 		s.journal.Commit(changes, nil)
 		return
 	}
-	s.begin(changes, done).commit(s)
-}
-
-// pendingCommit is a commit whose outcome is waited for.
-type pendingCommit struct {
-	changes []journal.RecordChange
-	bytes   int
-	done    func(error)
-}
-
-// begin counts the bytes until finish is called.
-func (s *recordStore) begin(changes []journal.RecordChange, done func(error)) pendingCommit {
 	n := 64
 	for _, c := range changes {
 		n += len(c.Value)
 	}
-	s.add(n)
-	return pendingCommit{changes, n, done}
+	s.backlog.Add("", n)
+	s.journal.Commit(changes, func(err error) {
+		s.backlog.Add("", -n)
+		done(unavailableError(err))
+	})
 }
 
-func (o pendingCommit) commit(s *recordStore) {
-	s.journal.Commit(o.changes, func(err error) { o.finish(s, unavailable(err)) })
-}
-
-func (o pendingCommit) finish(s *recordStore, err error) {
-	s.backlog.done(o.bytes)
-	o.done(err)
-}
-
-func unavailable(err error) error {
+func unavailableError(err error) error {
 	if err == nil {
 		return nil
 	}
@@ -98,8 +78,11 @@ func (s *recordStore) commitAny(changes []journal.RecordChange, done func(error)
 	s.Commit(changes, done)
 }
 
-// Forget deletes records; nothing waits for that.
+// Forget deletes records; nothing waits for that. Without a journal there are none.
 func (s *recordStore) Forget(records ...uint64) {
+	if s == nil {
+		return
+	}
 	changes := make([]journal.RecordChange, 0, len(records))
 	for _, id := range records {
 		if id > 0 {
@@ -161,25 +144,7 @@ func (w *will) change() journal.RecordChange {
 	return journal.RecordChange{ID: w.record, Value: e}
 }
 
-// discovererPrefix begins the name under which a record has the role discoverer: a glob of Configurations follows, and a role with several globs is
-// there several times. So a version that knows no Configurations takes it for a role without rights. In that version's own records the role stands
-// alone: which Configurations were given is unknown, and the role is left out until the client signs in again.
-const discovererPrefix = string(topics.RoleDiscoverer) + "/"
-
 func encodeIdentity(e *session.Encoder, id *Identity) {
-	roles := make([]string, 0, len(id.Roles))
-	for _, r := range id.Roles {
-		switch {
-		case r != topics.RoleDiscoverer:
-			roles = append(roles, string(r))
-		case len(id.Configurations) == 0:
-			roles = append(roles, discovererPrefix+"*")
-		default:
-			for _, glob := range id.Configurations {
-				roles = append(roles, discovererPrefix+glob)
-			}
-		}
-	}
 	for _, s := range []string{id.ClientID, id.User, id.Node, id.Token, id.Listener, id.Remote} {
 		e.Text(s)
 	}
@@ -190,7 +155,11 @@ func encodeIdentity(e *session.Encoder, id *Identity) {
 		certificate = string(id.Certificate.Raw)
 	}
 	e.Text(certificate)
-	for _, list := range [][]string{roles, id.Nodes, id.Devices, id.Protocols} {
+	roles := make([]string, len(id.Roles))
+	for i, r := range id.Roles {
+		roles[i] = string(r)
+	}
+	for _, list := range [][]string{roles, id.Nodes, id.Devices, id.Protocols, id.Configurations} {
 		e.Number(uint64(len(list)))
 		for _, s := range list {
 			e.Text(s)
@@ -209,30 +178,22 @@ func decodeIdentity(d *session.Decoder) *Identity {
 		id.Certificate, _ = x509.ParseCertificate([]byte(der)) // it was parsed before
 	}
 	var roles []string
-	for _, list := range []*[]string{&roles, &id.Nodes, &id.Devices, &id.Protocols} {
+	for _, list := range []*[]string{&roles, &id.Nodes, &id.Devices, &id.Protocols, &id.Configurations} {
 		for range d.Count() {
 			*list = append(*list, d.Text())
 		}
 	}
 	for _, r := range roles {
-		if glob, ok := strings.CutPrefix(r, discovererPrefix); ok {
-			id.Configurations = append(id.Configurations, glob)
-			r = string(topics.RoleDiscoverer)
-		} else if r == string(topics.RoleDiscoverer) {
-			continue
-		}
-		if role := topics.Role(r); !id.Has(role) {
-			id.Roles = append(id.Roles, role)
-		}
+		id.Roles = append(id.Roles, topics.Role(r))
 	}
 	return &id
 }
 
 // decodeClient decodes a client's record.
-func (b *Broker) decodeClient(record uint64, d *session.Decoder) *client {
+func (l *journalLoad) decodeClient(record uint64, d *session.Decoder) *client {
 	number := d.Number()
 	id := decodeIdentity(d)
-	c := b.clientOf(id)
+	c := l.b.clients.clientOf(id)
 	c.record, c.number = record, number
 	c.expiryInterval = time.Duration(d.Number()) * time.Millisecond
 	c.disconnectedAt = d.Time()
@@ -240,7 +201,7 @@ func (b *Broker) decodeClient(record uint64, d *session.Decoder) *client {
 		c.will = decodeWill(d, id)
 		c.weighWill(c.will)
 	}
-	c.sess.MakeDurable(c.number, b.store)
+	c.sess.MakeDurable(c.number, l.b.store)
 	return c
 }
 
@@ -325,7 +286,7 @@ func (b *Broker) load() error {
 	}
 	b.store.last.Store(last)
 	for _, c := range l.clients {
-		b.number.Store(max(b.number.Load(), c.number))
+		b.clients.number.Store(max(b.clients.number.Load(), c.number))
 		l.choose(c)
 	}
 	for _, s := range l.subs {
@@ -347,7 +308,7 @@ func (l *journalLoad) record(id uint64, value []byte) error {
 	d := session.NewDecoder(value)
 	switch kind := d.Byte(); kind {
 	case kindClient:
-		c := l.b.decodeClient(id, d)
+		c := l.decodeClient(id, d)
 		l.clients[c.number] = c
 	case kindSubscription:
 		s, err := decodeSubscription(id, d)
@@ -358,9 +319,9 @@ func (l *journalLoad) record(id uint64, value []byte) error {
 	case kindWill:
 		w := decodeWill(d, decodeIdentity(d))
 		w.record = id
-		l.b.lostWills = append(l.b.lostWills, w)
+		l.b.wills.lost = append(l.b.wills.lost, w)
 	default:
-		return fmt.Errorf("a record of the unknown kind %d: it may be a newer version's", kind)
+		return fmt.Errorf("a record of the unknown kind %d: it is not of this version of Edgebus: take the version that wrote it, or begin with an empty data directory", kind)
 	}
 	return d.End()
 }
@@ -433,45 +394,45 @@ func (l *journalLoad) restore(c *client) error {
 
 // resume starts the timers of the loaded sessions, ends those that have expired, and publishes the wills of sessions that
 // ended with the previous process. What there is of an identity that has ended, ends; else it has the rights of now.
-func (b *Broker) resume() {
-	for _, cl := range b.clients.chosen(func(*Identity) bool { return true }) {
+func (cs *clients) resume() {
+	b := cs.b
+	for _, cl := range cs.chosen(func(*Identity) bool { return true }) {
 		if id := b.auth.current(cl.rights()); id == nil {
-			b.endDisconnected(cl)
+			cl.endDisconnected()
 		} else if id != cl.rights() {
-			b.clients.identify(cl, id)
+			cs.identify(cl, id)
 			b.router.index.gen.Add(1) // routes depend on rights
 		}
 	}
-	for _, w := range b.lostWills {
+	for _, w := range b.wills.lost {
 		if id := b.auth.current(w.message.Publisher); id == nil {
-			b.dropWill(w)
+			b.wills.drop(w)
 		} else {
 			w.message.Publisher = id
-			b.publishWill(w)
+			b.wills.publish(w)
 		}
 	}
-	b.lostWills = nil
-	for _, cl := range b.clients.chosen(func(id *Identity) bool { return id.Token != "" }) {
-		b.endWithToken(cl)
+	b.wills.lost = nil
+	for _, cl := range cs.chosen(func(id *Identity) bool { return id.Token != "" }) {
+		cl.endWithToken()
 	}
-	for c, epoch := range b.startAllTimers() {
-		b.expire(c, epoch)
+	for c, epoch := range cs.startAllTimers() {
+		c.expire(epoch)
 	}
 }
 
 // startAllTimers starts the timers of the loaded sessions, and returns those that have expired, with their epochs.
-func (b *Broker) startAllTimers() (expired map[*client]int) {
-	cs := &b.clients
+func (cs *clients) startAllTimers() (expired map[*client]int) {
 	cs.mu.Lock()
 	defer cs.mu.Unlock()
-	now := b.opts.Now()
+	now := cs.b.opts.Now()
 	expired = make(map[*client]int)
 	for _, c := range cs.byID {
 		if c.conn != nil || c.expiryTimer != nil || cs.closed || c.rights().isBroker() {
 			continue
 		}
 		if left := c.disconnectedAt.Add(c.expiryInterval).Sub(now); left > 0 {
-			b.startTimers(c, left, c.will, c.disconnectedAt.Sub(now))
+			c.startTimers(left, c.will, c.disconnectedAt.Sub(now))
 		} else {
 			expired[c] = c.epoch
 		}

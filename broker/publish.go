@@ -2,14 +2,11 @@ package broker
 
 import (
 	"bytes"
-	"encoding/json"
 	"errors"
-	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
-	"unicode/utf8"
 
 	"github.com/mochi-mqtt/server/v2/packets"
 
@@ -82,26 +79,25 @@ func (p *publisher) publish(pk *packets.Packet) error {
 		done = func(err error) { sess.Inbound().Finish(s.id, err) }
 	}
 	if topics.IsTree(s.m.Topic) {
-		done = c.b.counted(s.m, done)
+		done = c.b.admission.counted(s.m, done)
 		c.batch.Flush() // the tree may make the publisher wait
 	}
-	c.b.accept(s.m, &c.batch, along, done)
+	c.b.admission.accept(s.m, &c.batch, along, done)
 	return nil
 }
 
 // takePart takes a part of a message. With the last one the publish is of the whole message, and goes on with the function that is returned;
 // nil: it is finished.
 func (p *publisher) takePart(s *unackedPublish) (done func(error)) {
-	c := p.c
 	part := s.m
 	part.Props.PayloadFormat = nil // it is that of the whole
-	err := c.b.check(part)
+	err := p.c.b.admission.check(part)
 	if s.m.QoS == 2 {
 		err = topicError(resource.Invalid, s.m.Topic, "parts of a message have QoS 1 or 0")
 	}
 	var published func(error)
 	if err == nil {
-		published, err = c.b.partials.take(&s.m)
+		published, err = p.c.b.partials.take(&s.m)
 	}
 	if published == nil {
 		s.finish(err)
@@ -142,17 +138,17 @@ func (p *publisher) refuseUnread(first byte, body []byte) error {
 // room waits while what a message needs, the disk or the tree, is behind. It reports false if the connection is over.
 func (p *publisher) room(m Message) bool {
 	c := p.c
-	if b := c.b; b.store != nil && b.store.behind() && p.stores(m) && !b.store.wait(c.batch.Flush, c.closing.Load) {
+	if b := c.b; b.store != nil && b.store.backlog.Full("") && p.stores(m) && !b.store.backlog.Wait("", c.batch.Flush, c.closing.Load) {
 		return false
 	}
-	return m.weight() < largeMessage || !topics.IsTree(m.Topic) || c.b.treeBacklog.Wait(c.ident.User, c.batch.Flush, c.closing.Load)
+	return m.weight() < largeMessage || !topics.IsTree(m.Topic) || c.b.admission.treeBacklog.Wait(c.ident.User, c.batch.Flush, c.closing.Load)
 }
 
 // stores reports whether the broker has to store anything for a message. Others need not wait while the disk is behind.
 func (p *publisher) stores(m Message) bool {
 	c := p.c
 	switch {
-	case c.b.check(m) != nil:
+	case c.b.admission.check(m) != nil:
 		return false
 	case isRetained(m.Topic, m.Retain), m.QoS == 2 && c.client.sess.Durable():
 		return true
@@ -266,150 +262,6 @@ func (p *publisher) topic(pk *packets.Packet) (topic string, err error) {
 	return pk.TopicName, nil
 }
 
-// accept accepts or refuses a client's message, and calls done once with the outcome. The changes along are stored with
-// a message that is accepted.
-func (b *Broker) accept(m Message, batch *session.WriteBatch, along []journal.RecordChange, done func(error)) {
-	if isBridgeNotice(m.Topic) {
-		b.store.commitAny(along, done)
-		return
-	}
-	if err := b.check(m); err != nil {
-		done(err)
-		return
-	}
-	if topics.IsTree(m.Topic) && !(topics.IsBridged(m.Topic) && b.mayClear(m)) {
-		b.passToTree(m, along, done)
-		return
-	}
-	b.send(sessionMessage(m, b.opts.Now()), sendOptions{batch: batch, along: along, link: m.linkConn}, done)
-}
-
-// passToTree hands a message to the tree. The changes along are stored in the same commit if the tree calls Pass, and
-// otherwise after it: the tree has another store, and after a crash between the two a client's repetition reaches the tree
-// a second time.
-func (b *Broker) passToTree(m Message, changes []journal.RecordChange, done func(error)) {
-	if len(changes) == 0 {
-		b.opts.Tree.Publish(m, done)
-		return
-	}
-	along := &extraChanges{changes}
-	m.extraChanges = along
-	b.opts.Tree.Publish(m, func(err error) {
-		if err != nil {
-			done(err)
-			return
-		}
-		b.store.commitAny(along.take(), done)
-	})
-}
-
-// check returns why a client's message is refused: an invalid topic, a limit, or a missing right. It is called before the
-// tree or the journal sees the message.
-func (b *Broker) check(m Message) error {
-	if err := topics.CheckTopic(m.Topic); err != nil {
-		return err
-	}
-	if tooDeep(m.Topic) {
-		return topicError(resource.BadTopic, m.Topic, "more than %d levels", maxLevels)
-	}
-	if len(m.Props.User) > maxUserProperties && !m.Publisher.Has(topics.RoleNode) {
-		return topicError(resource.Quota, m.Topic, "more than %d user properties", maxUserProperties)
-	}
-	if f := m.Props.PayloadFormat; f != nil && *f == 1 && !utf8.Valid(m.Payload) {
-		return topicError(resource.Invalid, m.Topic, "the payload is said to be UTF-8, and is not")
-	}
-	if name := unreadableProperty(&m.Props); name != "" {
-		return topicError(resource.Invalid, m.Topic, "control characters or non-characters of Unicode in the %s, at which some clients end their connection", name)
-	}
-	id := m.Publisher
-	if err := b.acl.publish(id, m.Topic); err != nil && !b.mayClear(m) {
-		return err
-	}
-	if topics.IsTree(m.Topic) && b.opts.Tree == nil {
-		return topicError(resource.BadTopic, m.Topic, "this broker has no tree")
-	}
-	switch r := m.Props.ResponseTopic; {
-	case r == "":
-	case !b.acl.read(id, r):
-		return forbiddenError(m.Topic, "the response topic %q is not one that the asker may read", r)
-	case !b.acl.answered(id, r):
-		return forbiddenError(m.Topic, "the response topic %q is not one that the asker may publish to (auth.topics, auth.users)", r)
-	}
-	return nil
-}
-
-// unreadableProperty names a property with characters that make some clients end their connection; empty: there is none.
-func unreadableProperty(p *Properties) string {
-	switch {
-	case !topics.IsReadable(p.ContentType):
-		return "content type"
-	case !topics.IsReadable(p.ResponseTopic):
-		return "response topic"
-	case slices.ContainsFunc(p.User, func(u UserProperty) bool { return !topics.IsReadable(u.Key) || !topics.IsReadable(u.Value) }):
-		return "user properties"
-	}
-	return ""
-}
-
-// mayClear reports whether a message clears a retained message in place of its publisher: an operator of all nodes may clear
-// a node's bridged messages, and on a node's own broker the state of mappers. Values of devices can't be cleared so.
-func (b *Broker) mayClear(m Message) bool {
-	id := m.Publisher
-	here := b.opts.Node != "" && id.Has(topics.RoleOperator) && id.GivenNode(b.opts.Node) // there is no other node
-	if len(m.Payload) > 0 || !m.Retain || !id.AllNodes() && !here {
-		return false
-	}
-	if topics.IsBridged(m.Topic) {
-		return true
-	}
-	a, err := topics.Parse(m.Topic)
-	return err == nil && a.Node == b.opts.Node && (a.Kind == topics.KindMapperState || a.Kind == topics.KindMapperProtocols)
-}
-
-// refusedPublish is the JSON that a client gets on its v1/refused topic, and the sender of a request on its response
-// topic.
-type refusedPublish struct {
-	Topic  string             `json:"topic"`
-	Reason string             `json:"reason"`
-	Kind   resource.ErrorKind `json:"kind"`
-	Code   byte               `json:"code"`
-}
-
-// refused counts and logs a refusal, and publishes it: with MQTT 3.1.1 and at QoS 0 there is no other way to learn of it, many
-// libraries show no reason string, and who sent a request waits for the answer on its response topic.
-func (b *Broker) refused(m Message, err error) {
-	kind := kindOf(err)
-	b.metrics.refused[kind].Add(1)
-	id := m.Publisher
-	b.withTopic(b.sampledLog.Info(), m.Topic).Str("client", id.ClientID).Str("user", id.User).
-		Str("kind", string(kind)).Msg("publish refused")
-	b.sampledLog.Debug().Err(err).Str("topic", m.Topic).Msg("publish refused: why") // a reason may quote the value
-	text, failed := json.Marshal(refusedPublish{Topic: m.Topic, Reason: reasonOf(err), Kind: kind, Code: codeOf(err)})
-	if failed != nil {
-		return
-	}
-	b.Publish(Message{Topic: topics.RefusedPrefix + topicID(id.ClientID), Payload: text, QoS: 1})
-	if id.Version == 5 && b.awaitsAnswer(m) {
-		b.Publish(Message{Topic: m.Props.ResponseTopic, Payload: text, QoS: m.QoS, Props: Properties{
-			Correlation: m.Props.Correlation, ContentType: "application/json",
-			User: []UserProperty{{Key: topics.PropCode, Value: string(topics.CodeRefused)}, {Key: topics.PropError, Value: reasonOf(err)}},
-		}})
-	}
-}
-
-// awaitsAnswer reports whether a refused message was a request below v1/, whose sender waits for the answer on a response
-// topic that it may publish to itself. Commands are answered by package calls.
-func (b *Broker) awaitsAnswer(m Message) bool {
-	reply := m.Props.ResponseTopic
-	if reply == "" || !topics.IsTree(m.Topic) || topics.IsTree(reply) || topics.CheckTopic(reply) != nil {
-		return false
-	}
-	if a, err := topics.Parse(m.Topic); err == nil && a.Kind == topics.KindCommand {
-		return false
-	}
-	return b.acl.read(m.Publisher, reply) && b.acl.publish(m.Publisher, reply) == nil
-}
-
 // pendingAcks sends a connection's acknowledgements in the order of its publishes, whatever the order in which they are stored, and
 // bounds how many are unacknowledged.
 type pendingAcks struct {
@@ -480,7 +332,7 @@ func (s *unackedPublish) finish(err error) {
 	// A repetition is answered instead, or nothing is: the connection was closed as the message could not be stored.
 	answered := !errors.Is(err, session.ErrRepeated) && !(err != nil && p.storeFailed.Load())
 	if err != nil && answered {
-		c.b.refused(s.m, err)
+		c.b.admission.refused(s.m, err)
 	}
 	if answered {
 		p.auditPublish(s.m, err)
@@ -606,77 +458,6 @@ func (p *publisher) storedInOrder(err error) error {
 // backlogBytes is the most that may wait for its outcome before publishers that would add to it are made to wait.
 func backlogBytes() int { return int(limits.MemoryShare(1.0/16, 4<<20, 64<<20)) }
 
-// backlog counts the bytes of messages that were handed to the disk and have no outcome yet.
-type backlog struct {
-	mu    sync.Mutex
-	less  sync.Cond
-	bytes int
-	most  int // backlogBytes(), but for tests
-}
-
-func (l *backlog) init() { l.less.L, l.most = &l.mu, backlogBytes() }
-
-func (l *backlog) add(n int) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.bytes += n
-}
-
-func (l *backlog) done(n int) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.bytes -= n
-	l.less.Broadcast()
-}
-
-// waiting is how many bytes have no outcome yet.
-func (l *backlog) waiting() int {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.bytes
-}
-
-// behind reports whether publishers have to wait.
-func (l *backlog) behind() bool { return l.waiting() > l.most }
-
-// wait makes a publisher wait while it is behind, after calling before. It reports false if over returns true by then.
-func (l *backlog) wait(before func(), over func() bool) bool {
-	if !l.behind() {
-		return true
-	}
-	before()
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	for l.bytes > l.most && !over() {
-		l.less.Wait()
-	}
-	return !over()
-}
-
-// wake makes publishers that wait check whether they are over.
-func (l *backlog) wake() {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.less.Broadcast()
-}
-
-// largeMessage is the size from which publishes into the tree are counted. Smaller ones are bounded by the number of unacknowledged
-// publishes.
-const largeMessage = 4 << 10
-
-// counted counts a message for the tree until done is called.
-func (b *Broker) counted(m Message, done func(error)) func(error) {
-	n := m.weight()
-	if n < largeMessage {
-		return done
-	}
-	b.treeBacklog.Add(m.User(), n)
-	return func(err error) {
-		b.treeBacklog.Add(m.User(), -n)
-		done(err)
-	}
-}
-
 // auditPublish logs a publish that was refused, and one that writes: retained messages, commands, and values that somebody
 // wants. What devices report and nodes send is no write of a user's, and too much for a log.
 func (p *publisher) auditPublish(m Message, err error) {
@@ -692,9 +473,8 @@ func (p *publisher) auditPublish(m Message, err error) {
 }
 
 func (p *publisher) writes(m Message) bool {
-	c := p.c
 	switch {
-	case c.ident.Has(topics.RoleNode):
+	case p.c.ident.Has(topics.RoleNode):
 		return false
 	case !topics.IsTree(m.Topic):
 		return m.Retain
@@ -707,5 +487,5 @@ func (p *publisher) writes(m Message) bool {
 	case topics.KindDesired, topics.KindDesiredAll, topics.KindCommand, topics.KindEnroll:
 		return true
 	}
-	return len(m.Payload) == 0 && !c.ident.Has(topics.RoleMapper) // a user clears a reported value
+	return len(m.Payload) == 0 && !p.c.ident.Has(topics.RoleMapper) // a user clears a reported value
 }

@@ -116,8 +116,8 @@ func (f *fakeTree) letGo() {
 }
 
 const (
-	desired  = "v1/nodes/n1/devices/lamp/desired/power"
-	reported = "v1/nodes/n1/devices/lamp/reported/power"
+	desiredTopic  = "v1/nodes/n1/devices/lamp/desired/power"
+	reportedTopic = "v1/nodes/n1/devices/lamp/reported/power"
 )
 
 func withTree(f *fakeTree) func(*Options) { return func(o *Options) { o.Tree = f } }
@@ -127,8 +127,8 @@ func TestPubackMeansStored(t *testing.T) {
 	b := startBroker(t, withTree(tree))
 	pub := openClient(t, b, "pub")
 	tree.hold()
-	pub.publish(desired, "ON", 1, 1)
-	pub.publish(desired, "OFF", 2, 2)
+	pub.publish(desiredTopic, "ON", 1, 1)
+	pub.publish(desiredTopic, "OFF", 2, 2)
 	pub.publish("users/own", "x", 1, 3)
 	pub.nothing()
 	require.Equal(t, 2, tree.held())
@@ -145,11 +145,11 @@ func TestQoS2OfTheTreeOverAReconnect(t *testing.T) {
 	b := startBroker(t, withTree(tree))
 	pub := openClient(t, b, "pub", persistentSession)
 	tree.hold()
-	pub.publish(desired, "ON", 2, 2)
+	pub.publish(desiredTopic, "ON", 2, 2)
 	pub.nothing()
 	pub.leave(b, "pub")
 	pub = openClient(t, b, "pub", persistentSession)
-	pub.publish(desired, "ON", 2, 2, dup)
+	pub.publish(desiredTopic, "ON", 2, 2, markDup)
 	pub.nothing()
 	tree.letGo()
 	require.Equal(t, uint16(2), pub.expect(packets.Pubrec).PacketID)
@@ -168,53 +168,53 @@ func TestRefusalsCarryReasons(t *testing.T) {
 		err   error
 		code  byte
 	}{
-		{desired + "1", resource.Errorf(resource.Invalid, "power", "not a number"), 0x99},
-		{desired + "2", resource.Errorf(resource.NotFound, "power", "no such property"), 0x90},
-		{desired + "3", resource.Errorf(resource.Forbidden, "power", "read-only"), 0x87},
-		{desired + "4", resource.Errorf(resource.Quota, "power", "too many"), 0x97},
-		{desired + "5", resource.Errorf(resource.TooLarge, "power", "too large"), 0x97},
-		{desired + "6", resource.Errorf(resource.Unavailable, "power", "later"), 0x83},
+		{desiredTopic + "1", resource.Errorf(resource.Invalid, "power", "not a number"), 0x99},
+		{desiredTopic + "2", resource.Errorf(resource.NotFound, "power", "no such property"), 0x90},
+		{desiredTopic + "3", resource.Errorf(resource.Forbidden, "power", "read-only"), 0x87},
+		{desiredTopic + "4", resource.Errorf(resource.Quota, "power", "too many"), 0x97},
+		{desiredTopic + "5", resource.Errorf(resource.TooLarge, "power", "too large"), 0x97},
+		{desiredTopic + "6", resource.Errorf(resource.Unavailable, "power", "later"), 0x83},
 	} {
 		tree.refuse[c.topic] = c.err
 		ack := pub.publish1(c.topic, "x")
 		require.Equal(t, c.code, ack.ReasonCode, c.topic)
 		require.Equal(t, c.err.Error(), ack.Properties.ReasonString)
 	}
-	tree.refuse[desired] = errors.New("disk on fire at /dev/sda")
-	ack := pub.publish1(desired, "x")
+	tree.refuse[desiredTopic] = errors.New("disk on fire at /dev/sda")
+	ack := pub.publish1(desiredTopic, "x")
 	require.Equal(t, byte(0x80), ack.ReasonCode)
 	require.Equal(t, "internal error", ack.Properties.ReasonString)
 
-	pub.publish(desired+"1", "x", 2, 3)
+	pub.publish(desiredTopic+"1", "x", 2, 3)
 	require.Equal(t, byte(0x99), pub.expect(packets.Pubrec).ReasonCode)
-	delete(tree.refuse, desired+"1")
-	pub.publish(desired+"1", "x", 2, 3)
+	delete(tree.refuse, desiredTopic+"1")
+	pub.publish(desiredTopic+"1", "x", 2, 3)
 	require.Equal(t, byte(0), pub.expect(packets.Pubrec).ReasonCode, "a refused QoS 2 publish leaves its id free")
 
 	quiet := openClient(t, b, "quiet", func(pk *packets.Packet) {
 		pk.Properties.RequestProblemInfo, pk.Properties.RequestProblemInfoFlag = 0, true
 	})
-	ack = quiet.publish1(desired+"2", "x")
+	ack = quiet.publish1(desiredTopic+"2", "x")
 	require.Equal(t, byte(0x90), ack.ReasonCode)
 	require.Empty(t, ack.Properties.ReasonString)
 	small := openClient(t, b, "small", maximumPacket(20))
-	require.Equal(t, byte(0x90), small.publish1(desired+"2", "x").ReasonCode)
+	require.Equal(t, byte(0x90), small.publish1(desiredTopic+"2", "x").ReasonCode)
 }
 
 func TestRefusalOfV3IsToldOnATopic(t *testing.T) {
 	tree := newFakeTree()
 	b := startBroker(t, withTree(tree))
-	tree.refuse[desired] = resource.Errorf(resource.Invalid, "power", "not one of ON, OFF")
+	tree.refuse[desiredTopic] = resource.Errorf(resource.Invalid, "power", "not one of ON, OFF")
 	pub, other := openClient(t, b, "pub", version311), openClient(t, b, "other")
 	other.sub("v1/refused/pub", 1)
 	pub.sub("v1/refused/pub", 0)
-	pub.publish(desired, "MAYBE", 1, 1)
+	pub.publish(desiredTopic, "MAYBE", 1, 1)
 	told := pub.answered(packets.Puback)
 	require.Equal(t, "v1/refused/pub", told.TopicName)
 	require.False(t, told.FixedHeader.Retain)
 	var r refusedPublish
 	require.NoError(t, json.Unmarshal(told.Payload, &r))
-	require.Equal(t, refusedPublish{Topic: desired, Reason: "power: not one of ON, OFF", Kind: resource.Invalid, Code: 0x99}, r)
+	require.Equal(t, refusedPublish{Topic: desiredTopic, Reason: "power: not one of ON, OFF", Kind: resource.Invalid, Code: 0x99}, r)
 	require.Equal(t, told.Payload, other.expect(packets.Publish).Payload)
 	require.Equal(t, int64(1), b.Stats().Refused[daemon.Label("Invalid")])
 	late := openClient(t, b, "late")
@@ -277,7 +277,7 @@ func TestBrokerPublishIsInOrder(t *testing.T) {
 	sub := openClient(t, b, "sub")
 	sub.sub("v1/nodes/+/devices/#", 1)
 	for i := range 300 {
-		b.Publish(Message{Topic: reported, Payload: []byte(strconv.Itoa(i)), QoS: 1, Retain: true})
+		b.Publish(Message{Topic: reportedTopic, Payload: []byte(strconv.Itoa(i)), QoS: 1, Retain: true})
 	}
 	require.Equal(t, numberedPayloads(0, 300), sub.collect(300))
 }
@@ -352,12 +352,12 @@ func TestTreeMayPublishUnderItsLock(t *testing.T) {
 	sub.sub("v1/#", 0)
 	for i := range 2000 {
 		tree.mu.Lock()
-		b.Publish(Message{Topic: reported, Payload: []byte(strconv.Itoa(i))})
+		b.Publish(Message{Topic: reportedTopic, Payload: []byte(strconv.Itoa(i))})
 		tree.mu.Unlock()
 	}
 	last := ""
 	for last != "1999" {
-		if pk := sub.expect(packets.Publish); pk.TopicName == reported {
+		if pk := sub.expect(packets.Publish); pk.TopicName == reportedTopic {
 			last = string(pk.Payload)
 		}
 	}
@@ -375,8 +375,8 @@ func TestLargeTreeIsPulledAsItIsTaken(t *testing.T) {
 	slow, other := openClient(t, b, "slow", receiveMaximum(1)), openClient(t, b, "other")
 	slow.sub("v1/#", 1)
 	slow.expect(packets.Publish)
-	other.sub(reported, 1)
-	b.Publish(Message{Topic: reported, Payload: []byte("live"), QoS: 1})
+	other.sub(reportedTopic, 1)
+	b.Publish(Message{Topic: reportedTopic, Payload: []byte("live"), QoS: 1})
 	require.Equal(t, []string{"live"}, other.collect(1))
 	require.Less(t, b.Stats().Queued, int64(200))
 
@@ -402,10 +402,10 @@ func TestOnlyWhoStoresWaitsForTheDisk(t *testing.T) {
 	away.leave(b, "away")
 	live.sub("#", 1)
 
-	disk := b.store.begin([]journal.RecordChange{{Value: make([]byte, backlogBytes()+1)}}, func(error) {})
-	caughtUp := sync.OnceFunc(func() { disk.finish(b.store, nil) })
+	b.store.backlog.Add("", backlogBytes()+1)
+	caughtUp := sync.OnceFunc(func() { b.store.backlog.Add("", -backlogBytes()-1) })
 	t.Cleanup(caughtUp) // or the broker can't stop
-	require.True(t, b.store.behind())
+	require.True(t, b.store.backlog.Full(""))
 
 	require.Equal(t, byte(0), pub.publish1("live", "1", withProperties(packets.Properties{ContentType: "x"})).ReasonCode)
 	pub.publish("kept", "2", 0, 0, withProperties(packets.Properties{ContentType: "x"}))
@@ -414,7 +414,7 @@ func TestOnlyWhoStoresWaitsForTheDisk(t *testing.T) {
 	require.Equal(t, byte(0x87), pub.publish1("v1/nodes/n1/sync/up", "4").ReasonCode)
 
 	stored[0].publish("kept", "5", 1, 1)
-	stored[1].publish("live", "6", 1, 1, retain)
+	stored[1].publish("live", "6", 1, 1, markRetain)
 	stored[2].publish("live", "7", 2, 1)
 	for _, c := range stored {
 		_ = c.conn.SetReadDeadline(time.Now().Add(100 * time.Millisecond))
@@ -434,7 +434,7 @@ func TestTheTreesBacklogIsBounded(t *testing.T) {
 	tree := newFakeTree()
 	b, _ := startKept(t, t.TempDir(), func(o *Options) { o.Tree = tree })
 	tree.hold()
-	b.treeBacklog = quota.NewBacklog(2 << 20)
+	b.admission.treeBacklog = quota.NewBacklog(2 << 20)
 	const value, most = 100 << 10, 1<<20/(100<<10) + 1
 	many, few := openClient(t, b, "many"), openClient(t, b, "few")
 	sent := make(chan struct{})
@@ -456,7 +456,7 @@ func TestTheTreesBacklogIsBounded(t *testing.T) {
 		many.expect(packets.Puback)
 	}
 	<-sent
-	require.Zero(t, b.treeBacklog.Held())
+	require.Zero(t, b.admission.treeBacklog.Held())
 }
 
 // Whose connection is over waits no longer for room: its place is another's.
@@ -465,7 +465,7 @@ func TestNobodyWaitsBeyondTheEndOfTheConnection(t *testing.T) {
 	b, _ := startKept(t, t.TempDir(), func(o *Options) { o.Tree = tree })
 	tree.hold()
 	t.Cleanup(tree.letGo)
-	b.treeBacklog = quota.NewBacklog(1 << 10)
+	b.admission.treeBacklog = quota.NewBacklog(1 << 10)
 	c := openClient(t, b, "writer")
 	for id := range uint16(2) {
 		c.publish("v1/nodes/n1/devices/d/reported/a", strings.Repeat("x", largeMessage), 1, id+1)
@@ -591,7 +591,7 @@ func TestTelemetryIsTakenOnce(t *testing.T) {
 		b, _ := startKept(t, left, streams(nil))
 		pass(b)
 		pub := openClient(t, b, "pub", persistentSession)
-		pub.publish(telemetry, "x", 2, 5, dup)
+		pub.publish(telemetry, "x", 2, 5, markDup)
 		require.Zero(t, pub.expect(packets.Pubrec).ReasonCode)
 		sub := openClient(t, b, "sub", persistentSession)
 		require.Equal(t, []string{"x"}, sub.collect(1), "commit %d", i)

@@ -121,9 +121,8 @@ func (q *connQuotas) release() {
 }
 
 func (q *connQuotas) releaseConnection() {
-	c := q.c
 	if q.holder != nil {
-		c.b.quotas.releaseConnection(*q.holder)
+		q.c.b.quotas.releaseConnection(*q.holder)
 		q.holder = nil
 	}
 }

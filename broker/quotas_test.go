@@ -104,7 +104,7 @@ func TestUserPropertiesOfAMessageAreBounded(t *testing.T) {
 	require.Len(t, sub.expect(packets.Publish).Properties.User, 64)
 	sub.ack(packets.Puback, 1)
 	for _, n := range []int{65, 72, 73, 100_000} {
-		refused := c.publish1("a", strconv.Itoa(n), withProperties(userProperties(n)), retain)
+		refused := c.publish1("a", strconv.Itoa(n), withProperties(userProperties(n)), markRetain)
 		require.Equal(t, byte(codeQuota), refused.ReasonCode, n)
 		require.Equal(t, `more than 64 user properties: topic "a"`, refused.Properties.ReasonString)
 		c.publish("a", "2", 2, 9, withProperties(userProperties(n)))
@@ -169,14 +169,14 @@ func TestMessagesCountWhatTheyCost(t *testing.T) {
 	const n = 4000
 	for name, message := range map[string]func(i int) packets.Packet{
 		"small": func(i int) packets.Packet {
-			return publishPacket(fmt.Sprintf("t/%d", i), "1", 1, uint16(i%pipelined)+1, retain)
+			return publishPacket(fmt.Sprintf("t/%d", i), "1", 1, uint16(i%pipelineLength)+1, markRetain)
 		},
 		"empty user properties": func(i int) packets.Packet {
-			return publishPacket(fmt.Sprintf("t/%d", i), "1", 1, uint16(i%pipelined)+1, withProperties(userProperties(64)), retain)
+			return publishPacket(fmt.Sprintf("t/%d", i), "1", 1, uint16(i%pipelineLength)+1, withProperties(userProperties(64)), markRetain)
 		},
 		"properties": func(i int) packets.Packet {
 			long := strings.Repeat("x", 500)
-			return publishPacket(fmt.Sprintf("t/%d", i), "1", 1, uint16(i%pipelined)+1, retain, withProperties(packets.Properties{
+			return publishPacket(fmt.Sprintf("t/%d", i), "1", 1, uint16(i%pipelineLength)+1, markRetain, withProperties(packets.Properties{
 				ContentType: long, ResponseTopic: long, CorrelationData: []byte(long), User: []packets.UserProperty{{Key: long, Val: long}},
 			}))
 		},
@@ -291,7 +291,7 @@ func TestAbandonedSessionsTakeNothingFromOthers(t *testing.T) {
 	pub := openClient(t, b, "pub", credentialsOf("op", "secret"))
 	payload := strings.Repeat("x", 10_000)
 	noise := func() {
-		pub.pipeline(500, func(i int) packets.Packet { return publishPacket("noise", payload, 1, uint16(i%pipelined)+1) })
+		pub.pipeline(500, func(i int) packets.Packet { return publishPacket("noise", payload, 1, uint16(i%pipelineLength)+1) })
 	}
 	noise()
 	pub.burst("jobs", 0, 150)
@@ -313,7 +313,7 @@ func TestAbandonedSessionOfTheSameUser(t *testing.T) {
 	}
 	pub := openClient(t, b, "pub")
 	pub.pipeline(500, func(i int) packets.Packet {
-		return publishPacket("noise", strings.Repeat("x", 10_000), 1, uint16(i%pipelined)+1)
+		return publishPacket("noise", strings.Repeat("x", 10_000), 1, uint16(i%pipelineLength)+1)
 	})
 	pub.burst("jobs", 0, 300)
 	require.Equal(t, numberedPayloads(0, 300), openClient(t, b, "work", persistentSession).collect(300))
@@ -323,7 +323,7 @@ func TestAbandonedSessionOfTheSameUser(t *testing.T) {
 func countBridged(t *testing.T, b *Broker, node, below string) (n int) {
 	t.Helper()
 	c := openClient(t, b, "node/"+node, credentialsOf("node/"+node, ""))
-	for c.publish1(fmt.Sprintf("v1/nodes/%s/bridge/%s/%d", node, below, n), "x", retain).ReasonCode == 0 {
+	for c.publish1(fmt.Sprintf("v1/nodes/%s/bridge/%s/%d", node, below, n), "x", markRetain).ReasonCode == 0 {
 		n++
 	}
 	c.leave(b, "node/"+node)
@@ -359,10 +359,10 @@ func TestRetainedMessagesOfANodeLeaveRoom(t *testing.T) {
 	require.Equal(t, retained, b.quotas.retained.Held())
 	require.Zero(t, countBridged(t, b, "n1", "b"), "it is known whose they are")
 	boss := openClient(t, b, "boss", credentialsOf("boss", "secret"))
-	require.Zero(t, boss.publish1("own", "x", retain).ReasonCode, "the administrator finds room")
-	clear := func(c *testClient, topic string) byte { return c.publish1(topic, "", retain).ReasonCode }
+	require.Zero(t, boss.publish1("own", "x", markRetain).ReasonCode, "the administrator finds room")
+	clear := func(c *testClient, topic string) byte { return c.publish1(topic, "", markRetain).ReasonCode }
 	require.Zero(t, clear(boss, "v1/nodes/n1/bridge/a/0"), "and may clear any, also when all is full")
-	require.Equal(t, byte(codeNotAuthorized), boss.publish1("v1/nodes/n1/bridge/a/1", "x", retain).ReasonCode, "but not write it")
+	require.Equal(t, byte(codeNotAuthorized), boss.publish1("v1/nodes/n1/bridge/a/1", "x", markRetain).ReasonCode, "but not write it")
 	require.Equal(t, byte(codeNotAuthorized), clear(openClient(t, b, "op", credentialsOf("op", "secret")), "v1/nodes/n1/bridge/a/1"), "not an operator of some nodes")
 	require.Equal(t, byte(codeNotAuthorized), clear(openClient(t, b, "view", credentialsOf("view", "secret")), "v1/nodes/n1/bridge/a/1"))
 	require.Equal(t, first+second, b.Stats().Retained, "one came, one went")
@@ -401,16 +401,16 @@ func TestRetainedMessagesOfAMapperLeaveRoom(t *testing.T) {
 	b := startBroker(t, func(o *Options) { withUsers(o); o.Node = "n1"; o.Limits.Retained.Bytes = 100_000 })
 	mapper := openClient(t, b, "map", credentialsOf("map", "secret"))
 	n := 0
-	for mapper.publish1(strconv.Itoa(n), "x", retain).ReasonCode == 0 {
+	for mapper.publish1(strconv.Itoa(n), "x", markRetain).ReasonCode == 0 {
 		n++
 	}
 	require.Greater(t, n, 50)
 	boss := openClient(t, b, "boss", credentialsOf("boss", "secret"))
-	require.Zero(t, boss.publish1("own", "x", retain).ReasonCode)
-	require.Zero(t, boss.publish1("0", "", retain).ReasonCode)
-	require.Zero(t, boss.publish1("1", "", retain).ReasonCode)
+	require.Zero(t, boss.publish1("own", "x", markRetain).ReasonCode)
+	require.Zero(t, boss.publish1("0", "", markRetain).ReasonCode)
+	require.Zero(t, boss.publish1("1", "", markRetain).ReasonCode)
 	require.Equal(t, n-1, b.Stats().Retained)
-	require.Zero(t, mapper.publish1("0", "y", retain).ReasonCode, "there is room again")
+	require.Zero(t, mapper.publish1("0", "y", markRetain).ReasonCode, "there is room again")
 }
 
 // unfinishedPacket is the beginning of a packet of a given length.

@@ -38,7 +38,7 @@ func TestAQuotasReasonHasTheRuleBeforeTheName(t *testing.T) {
 
 func TestAPublishToATopicOfOneLevelIsRefusedWithTheRuleFirst(t *testing.T) {
 	b := startBroker(t, nil)
-	err := b.check(Message{Topic: "lamp", QoS: 1, Props: Properties{User: make([]UserProperty, maxUserProperties+1)}, Publisher: &Identity{}})
+	err := b.admission.check(Message{Topic: "lamp", QoS: 1, Props: Properties{User: make([]UserProperty, maxUserProperties+1)}, Publisher: &Identity{}})
 	require.Equal(t, resource.Quota, kindOf(err))
 	require.Regexp(t, `^more than \d+ user properties: topic "lamp"$`, reasonOf(err))
 }

@@ -1,6 +1,7 @@
 package broker
 
 import (
+	"hash/maphash"
 	"slices"
 	"strings"
 	"sync"
@@ -20,14 +21,17 @@ const scanChunk = 4096 // topics looked at under one lock
 type retainedMessages struct {
 	quota *quota.Quota // of bytes, by the user who retained a message
 	now   func() time.Time
+	store *recordStore // nil: they end with the process
+	locks stripedLocks // by topic: messages are stored, routed and kept in one order
 
 	mu       sync.RWMutex
 	messages btree.Map[string, *session.Message] // by topic
 	next     time.Time                           // before which no message expires; zero: none does
+	writes   retainedWrites
 }
 
-func newRetainedMessages(q *quota.Quota, now func() time.Time) *retainedMessages {
-	return &retainedMessages{quota: q, now: now}
+func newRetainedMessages(q *quota.Quota, now func() time.Time, store *recordStore) *retainedMessages {
+	return &retainedMessages{quota: q, now: now, store: store}
 }
 
 // get is the topic's message, or nil.
@@ -128,20 +132,10 @@ func (r *retainedMessages) walk(from string, each func(*session.Message) bool) (
 	return next, done
 }
 
-// forgetExpired deletes the retained messages that have expired, in memory and on disk, and counts them.
-func (b *Broker) forgetExpired() (n int) {
-	for _, m := range b.retained.expired() {
-		if b.forgetRetained(m) {
-			n++
-		}
-	}
-	return n
-}
-
 // ForgetNode deletes what a deleted node has left: the messages that it bridged, and its sessions without a connection.
 func (b *Broker) ForgetNode(node string) {
 	for _, cl := range b.clients.chosen(func(id *Identity) bool { return id.User == nodeUser(node) }) {
-		b.endDisconnected(cl)
+		cl.endDisconnected()
 	}
 	next := b.retained.reader(topics.Prefix+node+"/bridge/#", "")
 	for chunk := next(scanChunk); len(chunk) > 0; chunk = next(scanChunk) {
@@ -149,19 +143,6 @@ func (b *Broker) ForgetNode(node string) {
 			b.Publish(Message{Topic: m.Topic, QoS: 1, Retain: true})
 		}
 	}
-}
-
-// forgetRetained deletes a message, unless another has replaced it, or a write that would replace it is pending.
-func (b *Broker) forgetRetained(m *session.Message) bool {
-	lock := b.topicLocks.of(m.Topic)
-	lock.Lock()
-	defer lock.Unlock()
-	if b.retained.get(m.Topic) != m || b.pendingRetained.record(m.Topic) != 0 {
-		return false
-	}
-	b.retained.put(&session.Message{Topic: m.Topic})
-	b.forget(m.Record)
-	return true
 }
 
 // len counts the messages.
@@ -230,7 +211,7 @@ func (b *Broker) retainedReader(s *subscription, after string) session.RetainedR
 		parts = append(parts, b.treeReader(filter))
 	}
 	if first == "$SYS" {
-		parts = append(parts, b.sysReader(filter))
+		parts = append(parts, b.sys.reader(filter))
 	}
 	return func(max int) []*session.Message {
 		for len(parts) > 0 {
@@ -275,4 +256,119 @@ func (b *Broker) treeReader(filter string) session.RetainedReader {
 		}
 		return chunk
 	}
+}
+
+// retainedWrites are the writes of retained messages that are not on disk yet, by topic. If one fails, the message that is
+// on disk is retained again.
+type retainedWrites struct {
+	mu      sync.Mutex
+	byTopic map[string]*retainedWrite
+}
+
+type retainedWrite struct {
+	stored *session.Message // nil: none
+	last   *session.Message // written last
+	open   int
+}
+
+func (d *retainedWrites) begin(m, old *session.Message) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.byTopic == nil {
+		d.byTopic = make(map[string]*retainedWrite)
+	}
+	x := d.byTopic[m.Topic]
+	if x == nil {
+		x = &retainedWrite{stored: old}
+		d.byTopic[m.Topic] = x
+	}
+	x.last = m
+	x.open++
+}
+
+// record is the record of a topic with a pending write, which may have cleared the topic; 0: there is none. The next message
+// uses the same record, so that a topic never has two.
+func (d *retainedWrites) record(topic string) uint64 {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if x := d.byTopic[topic]; x != nil {
+		return x.last.Record
+	}
+	return 0
+}
+
+// end removes a write. It returns the message that is on disk, and whether that has to be retained again.
+func (d *retainedWrites) end(m *session.Message, err error) (stored *session.Message, again bool) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	x := d.byTopic[m.Topic]
+	if x.open--; x.open == 0 {
+		delete(d.byTopic, m.Topic)
+	}
+	if err == nil {
+		x.stored = m
+		return m, false
+	}
+	return x.stored, x.last == m
+}
+
+func (r *retainedMessages) committed(m *session.Message, err error) {
+	lock := r.locks.of(m.Topic)
+	lock.Lock()
+	defer lock.Unlock()
+	stored, again := r.writes.end(m, err)
+	if !again {
+		return
+	}
+	if stored == nil || len(stored.Payload) == 0 {
+		stored = &session.Message{Topic: m.Topic}
+	}
+	r.put(stored)
+}
+
+// removeExpired deletes the retained messages that have expired, in memory and on disk, and counts them.
+func (r *retainedMessages) removeExpired() (n int) {
+	for _, m := range r.expired() {
+		if r.remove(m) {
+			n++
+		}
+	}
+	return n
+}
+
+// remove deletes a message, unless another has replaced it, or a write that would replace it is pending.
+func (r *retainedMessages) remove(m *session.Message) bool {
+	lock := r.locks.of(m.Topic)
+	lock.Lock()
+	defer lock.Unlock()
+	if r.get(m.Topic) != m || r.writes.record(m.Topic) != 0 {
+		return false
+	}
+	r.put(&session.Message{Topic: m.Topic})
+	r.store.Forget(m.Record)
+	return true
+}
+
+// stripedLocks are locks for names: the same name always has the same lock, and names share a few locks.
+type stripedLocks struct {
+	once  sync.Once
+	seed  maphash.Seed
+	locks [64]sync.Mutex
+}
+
+// pass returns when each lock that was held has been released.
+func (s *stripedLocks) pass() {
+	for i := range s.locks {
+		waitUnlocked(&s.locks[i])
+	}
+}
+
+func waitUnlocked(l *sync.Mutex) {
+	l.Lock()
+	defer l.Unlock()
+}
+
+func (s *stripedLocks) of(name string) *sync.Mutex {
+	s.once.Do(func() { s.seed = maphash.MakeSeed() })
+	return &s.locks[maphash.String(s.seed, name)%uint64(len(s.locks))]
 }

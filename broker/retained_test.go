@@ -25,7 +25,7 @@ func testRetained20000(t *testing.T, at brokerSetup) {
 	pub := openClient(t, b, "pub")
 	const n = 20_000
 	pub.pipeline(n, func(i int) packets.Packet {
-		return publishPacket("ret/"+strconv.Itoa(i), "x", 1, uint16(i%pipelined)+1, retain)
+		return publishPacket("ret/"+strconv.Itoa(i), "x", 1, uint16(i%pipelineLength)+1, markRetain)
 	})
 	sub := openClient(t, b, "sub")
 	sub.sub("ret/#", 1)
@@ -38,20 +38,20 @@ func testRetained20000(t *testing.T, at brokerSetup) {
 	}
 	require.Len(t, seen, n)
 	sub.nothing()
-	require.Zero(t, openClient(t, b, "other").publish1("one more", "x", retain).ReasonCode)
+	require.Zero(t, openClient(t, b, "other").publish1("one more", "x", markRetain).ReasonCode)
 }
 
 func testRetainedIsReplacedAndForgotten(t *testing.T, at brokerSetup) {
 	b := at.start(t, nil)
 	pub := openClient(t, b, "pub")
-	pub.publish1("a", "1", retain)
-	pub.publish1("a", "2", retain)
+	pub.publish1("a", "1", markRetain)
+	pub.publish1("a", "2", markRetain)
 	one := b.Stats()
 	require.Equal(t, 1, one.Retained)
 	require.NotZero(t, one.RetainedBytes)
-	pub.publish1("b", "x", retain)
+	pub.publish1("b", "x", markRetain)
 	require.Equal(t, 2*one.RetainedBytes, b.Stats().RetainedBytes)
-	pub.publish1("b", "", retain)
+	pub.publish1("b", "", markRetain)
 	require.Equal(t, one.RetainedBytes, b.Stats().RetainedBytes)
 	pub.publish1("c", "not retained")
 	sub := openClient(t, b, "sub")
@@ -66,7 +66,7 @@ func testRetainedIsReplacedAndForgotten(t *testing.T, at brokerSetup) {
 func testRetainFlagAndHandling(t *testing.T, at brokerSetup) {
 	b := at.start(t, nil)
 	pub := openClient(t, b, "pub")
-	pub.publish1("a", "old", retain)
+	pub.publish1("a", "old", markRetain)
 	handling := func(n byte) subOption {
 		return subFlags(func(s *packets.Subscription) { s.RetainHandling = n })
 	}
@@ -85,7 +85,7 @@ func testRetainFlagAndHandling(t *testing.T, at brokerSetup) {
 	plain, asPublished := openClient(t, b, "plain"), openClient(t, b, "asPublished")
 	plain.sub("b", 0)
 	asPublished.sub("b", 0, subFlags(func(s *packets.Subscription) { s.RetainAsPublished = true }))
-	pub.publish1("b", "x", retain)
+	pub.publish1("b", "x", markRetain)
 	pub.publish1("b", "y")
 	require.False(t, plain.expect(packets.Publish).FixedHeader.Retain)
 	require.True(t, asPublished.expect(packets.Publish).FixedHeader.Retain)
@@ -98,15 +98,15 @@ func testWhatCameLiveIsNotSentAsRetained(t *testing.T, at brokerSetup) {
 	tree := newFakeTree()
 	b := at.start(t, withTree(tree))
 	pub, sub := openClient(t, b, "pub"), openClient(t, b, "sub", receiveMaximum(1))
-	pub.publish1("a/kept", "kept", retain)
+	pub.publish1("a/kept", "kept", markRetain)
 	sub.sub("wait", 1)
 	pub.publish1("wait", "1")
 	pub.publish1("wait", "2")
 	first := sub.expect(packets.Publish)
 	sub.sub("a/+", 1)
-	sub.sub(reported, 1)
-	pub.publish1("a/new", "new", retain)
-	tree.tell(Message{Topic: reported, Payload: []byte("value"), QoS: 1, Retain: true}, b.Publish)
+	sub.sub(reportedTopic, 1)
+	pub.publish1("a/new", "new", markRetain)
+	tree.tell(Message{Topic: reportedTopic, Payload: []byte("value"), QoS: 1, Retain: true}, b.Publish)
 	sub.ack(packets.Puback, first.PacketID)
 	require.Equal(t, []string{"2", "new", "value", "kept"}, sub.collect(4))
 	sub.nothing()
@@ -130,7 +130,7 @@ func testSubscribingWhileAMessageIsPublished(t *testing.T, at brokerSetup) {
 		<-goOn
 		dropped(c, m)
 	}
-	pub.publish("a", "3", 1, 7, retain)
+	pub.publish("a", "3", 1, 7, markRetain)
 	<-routed
 	sub.send(packets.Packet{
 		FixedHeader: packets.FixedHeader{Type: packets.Subscribe}, PacketID: 1, Filters: packets.Subscriptions{{Filter: "a", Qos: 1}},
@@ -149,20 +149,20 @@ func testSubscribingWhileAMessageIsPublished(t *testing.T, at brokerSetup) {
 func TestRetainedLimitIsARefusal(t *testing.T) {
 	b := startBroker(t, func(o *Options) { o.Limits.Retained.Bytes = 1500 })
 	pub := openClient(t, b, "pub")
-	pub.publish1("a", "1", retain)
-	pub.publish1("b", "1", retain)
-	ack := pub.publish1("c", "1", retain)
+	pub.publish1("a", "1", markRetain)
+	pub.publish1("b", "1", markRetain)
+	ack := pub.publish1("c", "1", markRetain)
 	require.Equal(t, byte(0x97), ack.ReasonCode)
 	require.Contains(t, ack.Properties.ReasonString, "limits.retained.bytes")
-	require.Equal(t, byte(0), pub.publish1("a", "2", retain).ReasonCode)
-	pub.publish1("b", "", retain)
-	require.Equal(t, byte(0), pub.publish1("c", "1", retain).ReasonCode)
+	require.Equal(t, byte(0), pub.publish1("a", "2", markRetain).ReasonCode)
+	pub.publish1("b", "", markRetain)
+	require.Equal(t, byte(0), pub.publish1("c", "1", markRetain).ReasonCode)
 }
 
 // A reader in the middle of the store misses nothing that stays, whatever else
 // comes and goes.
 func TestRetainedPullerOverChanges(t *testing.T) {
-	r := newRetainedMessages(newQuotas(Limits{}).retained, time.Now)
+	r := newRetainedMessages(newQuotas(Limits{}).retained, time.Now, nil)
 	set := func(topic, payload string) {
 		r.put(&session.Message{Topic: topic, Payload: []byte(payload)})
 	}
@@ -199,7 +199,7 @@ func TestRetainedPullerOverChanges(t *testing.T) {
 }
 
 func TestRetainedPullerMatchesLikeTheContract(t *testing.T) {
-	r := newRetainedMessages(newQuotas(Limits{}).retained, time.Now)
+	r := newRetainedMessages(newQuotas(Limits{}).retained, time.Now, nil)
 	all := []string{"a", "a/b", "a/b/c", "a/bb", "a-b", "b", "/a", "a/"}
 	for _, topic := range all {
 		r.put(&session.Message{Topic: topic, Payload: []byte("x")})
@@ -263,7 +263,7 @@ func (e *exactlyOnce) killedAfter(t *testing.T, dir string, b *Broker, c *testCl
 			e.times[pk.TopicName]++
 		}
 	})
-	openClient(t, b, "flush").publish1("elsewhere", "takes the rest to disk", retain)
+	openClient(t, b, "flush").publish1("elsewhere", "takes the rest to disk", markRetain)
 	return restartCrashed(t, dir, nil)
 }
 
@@ -282,7 +282,7 @@ func TestRetainedComesOnceOverKills(t *testing.T) {
 	const all = 400
 	pub := openClient(t, b, "pub")
 	for i := range all {
-		pub.publish(fmt.Sprintf("r/%03d", i), "x", 2, 1, retain)
+		pub.publish(fmt.Sprintf("r/%03d", i), "x", 2, 1, markRetain)
 		pub.expect(packets.Pubrec)
 		pub.ack(packets.Pubrel, 1)
 		pub.expect(packets.Pubcomp)
@@ -315,7 +315,7 @@ func TestWhatCameLiveIsKnownAfterAKill(t *testing.T) {
 			b, _ := startKept(t, dir, nil)
 			pub := openClient(t, b, "pub")
 			set := func(topic string) {
-				pub.publish(topic, "x", qos, 9, retain)
+				pub.publish(topic, "x", qos, 9, markRetain)
 				pub.expect(map[byte]byte{1: packets.Puback, 2: packets.Pubrec}[qos])
 				if qos == 2 {
 					pub.ack(packets.Pubrel, 9)
@@ -358,10 +358,10 @@ func TestAReplayLeavesNothingOnDisk(t *testing.T) {
 	b, stop := startKept(t, dir, nil)
 	pub, sub := openClient(t, b, "pub"), openClient(t, b, "sub", persistentSession, receiveMaximum(1))
 	for i := range 70 {
-		pub.publish1(fmt.Sprintf("r/%03d", i), "x", retain)
+		pub.publish1(fmt.Sprintf("r/%03d", i), "x", markRetain)
 	}
 	sub.sub("r/#", 1)
-	pub.publish1("r/new", "x", retain)
+	pub.publish1("r/new", "x", markRetain)
 	newExactlyOnce().take(sub, 71)
 	sub.nothing()
 	require.Eventually(t, func() bool { return b.Stats().Queued == 0 }, testTimeout, time.Millisecond)
@@ -385,22 +385,22 @@ func TestExpiredRetainedMessagesMakeRoom(t *testing.T) {
 	b, stop := startKept(t, dir, func(o *Options) { o.Limits.Retained.Bytes, o.Now = all, now.read })
 	pub := openClient(t, b, "pub")
 	for i := range 50 {
-		pub.publish1(fmt.Sprintf("short/%d", i), "x", retain, expiringIn(10))
-		pub.publish1(fmt.Sprintf("long/%d", i), "x", retain, expiringIn(uint32(i%2*100)))
+		pub.publish1(fmt.Sprintf("short/%d", i), "x", markRetain, expiringIn(10))
+		pub.publish1(fmt.Sprintf("long/%d", i), "x", markRetain, expiringIn(uint32(i%2*100)))
 	}
-	require.Equal(t, byte(0x97), pub.publish1("one more", "x", retain).ReasonCode)
-	require.Equal(t, byte(0), pub.publish1("short/7", "s", retain).ReasonCode)
+	require.Equal(t, byte(0x97), pub.publish1("one more", "x", markRetain).ReasonCode)
+	require.Equal(t, byte(0), pub.publish1("short/7", "s", markRetain).ReasonCode)
 	now.add(11 * time.Second)
-	require.Equal(t, byte(0), pub.publish1("one more", "x", retain).ReasonCode)
+	require.Equal(t, byte(0), pub.publish1("one more", "x", markRetain).ReasonCode)
 	require.Equal(t, 52, b.Stats().Retained)
-	require.Equal(t, byte(0), pub.publish1("short/8", "again", retain, expiringIn(10)).ReasonCode)
+	require.Equal(t, byte(0), pub.publish1("short/8", "again", markRetain, expiringIn(10)).ReasonCode)
 	sub := openClient(t, b, "sub")
 	sub.sub("short/+", 1)
 	require.Equal(t, []string{"s", "again"}, sub.collect(2))
 	sub.nothing()
 	now.add(100 * time.Second)
-	require.Equal(t, 26, b.forgetExpired(), "25 long ones, and short/8")
-	require.Zero(t, b.forgetExpired())
+	require.Equal(t, 26, b.retained.removeExpired(), "25 long ones, and short/8")
+	require.Zero(t, b.retained.removeExpired())
 	require.True(t, b.retained.next.Before(now.read().Add(2*time.Second)), "and soon it is known that no more expire")
 	stop()
 	j, err := journal.Open(journal.Options{Dir: dir})
@@ -426,14 +426,14 @@ func TestAnExpiredMessageInDoubtStays(t *testing.T) {
 	f.fail = true
 	second := set("second") // fails with the next commit
 	now.add(11 * time.Second)
-	require.Zero(t, b.forgetExpired())
+	require.Zero(t, b.retained.removeExpired())
 	elsewhere := make(chan error, 1)
 	b.Pass(Message{Topic: "b", Payload: []byte("x"), QoS: 1, Retain: true}, func(err error) { elsewhere <- err })
 	require.Error(t, <-second)
 	require.NoError(t, <-elsewhere)
 	require.Equal(t, "first", string(b.retained.get("a").Payload))
 	now.add(2 * time.Second)
-	require.Equal(t, 1, b.forgetExpired())
+	require.Equal(t, 1, b.retained.removeExpired())
 	require.Nil(t, b.retained.get("a"))
 }
 

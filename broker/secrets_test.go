@@ -14,14 +14,14 @@ import (
 )
 
 const (
-	secret = "v1/nodes/n1/secrets/default.wifi"
-	psk    = "psk-in-plain"
+	testSecret = "v1/nodes/n1/secrets/default.wifi"
+	testPSK    = "psk-in-plain"
 )
 
 // secretFilters match the topics of Secrets in one way or another.
 var secretFilters = []string{
 	"#", "+/#", "v1/#", "v1/+/#", "v1/nodes/#", "v1/nodes/+/#", "v1/nodes/n1/#", "v1/nodes/n1/secrets/#", "+/+/+/secrets/+", "+/+/+/+/+",
-	"v1/nodes/n1/secrets/+", "v1/nodes/n1/secrets/default.wifi/#", "v1/nodes/+/secrets/default.wifi", secret,
+	"v1/nodes/n1/secrets/+", "v1/nodes/n1/secrets/default.wifi/#", "v1/nodes/+/secrets/default.wifi", testSecret,
 }
 
 // onSocket runs a node's broker where the user of this process has a role, and a socket to sign in at.
@@ -34,7 +34,7 @@ func onSocket(t *testing.T, dir string, tree *fakeTree, u User) (b *Broker, path
 	b, stop = startKept(t, dir, func(o *Options) {
 		o.Node, o.Tree = "n1", tree
 		o.Listeners = append(o.Listeners, Listener{Name: "unix", Address: "unix:" + path})
-		o.Auth.Users = append(testUsers(), u, User{Name: "viewer", PasswordHash: hash6, Role: topics.RoleViewer, Nodes: []string{"*"}})
+		o.Auth.Users = append(testUsers(), u, User{Name: "viewer", PasswordHash: hashSHA512, Role: topics.RoleViewer, Nodes: []string{"*"}})
 		o.Auth.SharedGroups = []string{"g*"}
 		all := new(acl.Rules) // what a file of rules says of all topics
 		require.NoError(t, all.Limit("boss", acl.Read, []string{"#"}))
@@ -51,11 +51,11 @@ func TestOnlyTheAgentReceivesSecrets(t *testing.T) {
 		tree.tell(Message{Topic: topic, Payload: []byte(text), QoS: 1, Retain: true}, b.Publish)
 	}
 	b, path, _ := onSocket(t, t.TempDir(), tree, User{Name: "agent", Role: topics.RoleAgent})
-	tell(b, secret, psk+" retained")
+	tell(b, testSecret, testPSK+" retained")
 	agent := dialUnix(t, path)
 	require.Zero(t, agent.connect("agent"))
 	agent.sub("v1/nodes/n1/secrets/#", 1)
-	require.Equal(t, []string{psk + " retained"}, agent.collect(1))
+	require.Equal(t, []string{testPSK + " retained"}, agent.collect(1))
 
 	as := map[string][]connectOption{
 		"anonymous": nil, "operator": {credentialsOf("boss", "secret")}, "viewer": {credentialsOf("viewer", "secret")},
@@ -72,11 +72,11 @@ func TestOnlyTheAgentReceivesSecrets(t *testing.T) {
 		}
 	}
 	agent.sub("$share/g/v1/nodes/n1/secrets/#", 1) // with the others in one group
-	tell(b, secret, psk+" live")
-	tell(b, secret+"/parts/0", psk+" part")
-	tell(b, "v1/nodes/n1/sync/down", psk+" on the link")
+	tell(b, testSecret, testPSK+" live")
+	tell(b, testSecret+"/parts/0", testPSK+" part")
+	tell(b, "v1/nodes/n1/sync/down", testPSK+" on the link")
 	for range 4 { // each twice, of which it acknowledges none
-		require.Contains(t, string(agent.expect(packets.Publish).Payload), psk)
+		require.Contains(t, string(agent.expect(packets.Publish).Payload), testPSK)
 	}
 	agent.leave(b, "agent") // what it was sent is for nobody else of the group
 	for _, c := range others {
@@ -84,7 +84,7 @@ func TestOnlyTheAgentReceivesSecrets(t *testing.T) {
 		for ended := false; !ended; {
 			pk, err := c.read(testTimeout)
 			require.NoError(t, err)
-			require.NotContains(t, string(pk.Payload), psk, "%s", pk.TopicName)
+			require.NotContains(t, string(pk.Payload), testPSK, "%s", pk.TopicName)
 			ended = pk.FixedHeader.Type == packets.Pingresp
 		}
 	}
@@ -98,21 +98,21 @@ func TestSecretsAreNotInTheJournal(t *testing.T) {
 	tell := func(topic, text string) {
 		tree.tell(Message{Topic: topic, Payload: []byte(text), QoS: 1, Retain: true}, b.Publish)
 	}
-	tell(secret, psk+" 1")
+	tell(testSecret, testPSK+" 1")
 	agent := dialUnix(t, path)
 	require.Zero(t, agent.connect("agent", persistentSession))
 	agent.sub("v1/nodes/n1/#", 1)
 	retained := agent.expect(packets.Publish)
-	require.Equal(t, psk+" 1", string(retained.Payload))
+	require.Equal(t, testPSK+" 1", string(retained.Payload))
 	require.Zero(t, retained.FixedHeader.Qos)
-	tell(secret, psk+" 2")
+	tell(testSecret, testPSK+" 2")
 	tell("v1/nodes/n1/spec", "not secret 1")
-	require.Equal(t, psk+" 2", string(agent.expect(packets.Publish).Payload))
+	require.Equal(t, testPSK+" 2", string(agent.expect(packets.Publish).Payload))
 	other := agent.expect(packets.Publish)
 	require.Equal(t, "not secret 1", string(other.Payload))
 	require.EqualValues(t, 1, other.FixedHeader.Qos, "everything else is as it was asked for")
 	agent.leave(b, "agent")
-	tell(secret, psk+" 3")
+	tell(testSecret, testPSK+" 3")
 	tell("v1/nodes/n1/spec", "not secret 2")
 
 	again := dialUnix(t, path)
@@ -121,7 +121,7 @@ func TestSecretsAreNotInTheJournal(t *testing.T) {
 	require.Equal(t, "not secret 1", string(again.expect(packets.Publish).Payload))
 	require.Equal(t, "not secret 2", string(again.expect(packets.Publish).Payload))
 	again.sub("v1/nodes/n1/secrets/#", 1)
-	require.Equal(t, psk+" 3", string(again.expect(packets.Publish).Payload))
+	require.Equal(t, testPSK+" 3", string(again.expect(packets.Publish).Payload))
 	again.leave(b, "agent")
 	stop()
 	files, err := filepath.Glob(filepath.Join(dir, "*"))
@@ -133,7 +133,7 @@ func TestSecretsAreNotInTheJournal(t *testing.T) {
 		seen += string(text)
 	}
 	require.Contains(t, seen, "not secret")
-	require.NotContains(t, seen, psk)
+	require.NotContains(t, seen, testPSK)
 }
 
 // A node's own session on the hub may be durable: what the link says to it has the values of Secrets, and is not stored either.
@@ -142,10 +142,10 @@ func TestTheLinkIsNotInTheJournal(t *testing.T) {
 	b, stop := startKept(t, dir, func(o *Options) { o.Tree = newFakeTree() })
 	core := openClient(t, b, "node/n1", credentialsOf("node/n1", ""), persistentSession)
 	core.sub("v1/nodes/n1/sync/down", 1)
-	b.Publish(Message{Topic: "v1/nodes/n1/sync/down", Payload: []byte(psk), QoS: 1})
-	require.Equal(t, psk, string(core.expect(packets.Publish).Payload))
+	b.Publish(Message{Topic: "v1/nodes/n1/sync/down", Payload: []byte(testPSK), QoS: 1})
+	require.Equal(t, testPSK, string(core.expect(packets.Publish).Payload))
 	core.leave(b, "node/n1")
-	b.Publish(Message{Topic: "v1/nodes/n1/sync/down", Payload: []byte(psk), QoS: 1})
+	b.Publish(Message{Topic: "v1/nodes/n1/sync/down", Payload: []byte(testPSK), QoS: 1})
 	stop()
 	files, err := filepath.Glob(filepath.Join(dir, "*.log"))
 	require.NoError(t, err)
@@ -153,14 +153,14 @@ func TestTheLinkIsNotInTheJournal(t *testing.T) {
 	for _, path := range files {
 		text, err := os.ReadFile(path)
 		require.NoError(t, err)
-		require.NotContains(t, string(text), psk)
+		require.NotContains(t, string(text), testPSK)
 	}
 }
 
 // The role agent is for programs of the host, whatever the settings say of the user: over a network its password would be worth
 // every Secret of the node.
 func TestTheRoleAgentIsForTheSocketAlone(t *testing.T) {
-	b, path, _ := onSocket(t, t.TempDir(), newFakeTree(), User{Name: "agent", Role: topics.RoleAgent, PasswordHash: hash6})
+	b, path, _ := onSocket(t, t.TempDir(), newFakeTree(), User{Name: "agent", Role: topics.RoleAgent, PasswordHash: hashSHA512})
 	c := dialBroker(t, b)
 	require.Equal(t, byte(0x86), c.connect("x", credentialsOf("agent", "secret")))
 	require.Contains(t, c.connack.Properties.ReasonString, "the role agent, which only programs of this host have")

@@ -226,19 +226,19 @@ func TestCredentialsThatNobodyNeeds(t *testing.T) {
 
 // Hashes of "secret".
 const (
-	hash7 = "$7$101$MDEyMzQ1Njc4OWFi$EO/lLlkeUgIiBaS8G8UK0ZMP1u508TA7Tl+AdJ1cEsmlbGyEPAERErpfq84j1kepISs0UzmcdL4ucgZ2uodxfQ=="
-	hash6 = "$6$MDEyMzQ1Njc4OWFi$qEXipeLbgxRlwd06QHfY5WITkUZg0jLg9SZbXzq3ifXjfj+v3GbJGrSfC5PAg3UNCS+UFfbhUIZX4bmIAs330w=="
+	hashPBKDF2 = "$7$101$MDEyMzQ1Njc4OWFi$EO/lLlkeUgIiBaS8G8UK0ZMP1u508TA7Tl+AdJ1cEsmlbGyEPAERErpfq84j1kepISs0UzmcdL4ucgZ2uodxfQ=="
+	hashSHA512 = "$6$MDEyMzQ1Njc4OWFi$qEXipeLbgxRlwd06QHfY5WITkUZg0jLg9SZbXzq3ifXjfj+v3GbJGrSfC5PAg3UNCS+UFfbhUIZX4bmIAs330w=="
 )
 
 func testUsers() []User {
 	return []User{
-		{Name: "op", PasswordHash: hash7, Role: topics.RoleOperator, Nodes: []string{"a*"}},
-		{Name: "boss", PasswordHash: hash7, Role: topics.RoleOperator, Nodes: []string{"*"}},
-		{Name: "view", PasswordHash: hash6, Role: topics.RoleViewer, Nodes: []string{"a1"}},
-		{Name: "map", PasswordHash: hash6, Role: topics.RoleMapper, Devices: []string{"lamp*"}},
-		{Name: "modbus", PasswordHash: hash6, Role: topics.RoleMapper, Protocols: []string{"modbus"}},
-		{Name: "any", PasswordHash: hash6, Role: topics.RoleMapper},
-		{Name: "n9", PasswordHash: hash7, Role: topics.RoleNode},
+		{Name: "op", PasswordHash: hashPBKDF2, Role: topics.RoleOperator, Nodes: []string{"a*"}},
+		{Name: "boss", PasswordHash: hashPBKDF2, Role: topics.RoleOperator, Nodes: []string{"*"}},
+		{Name: "view", PasswordHash: hashSHA512, Role: topics.RoleViewer, Nodes: []string{"a1"}},
+		{Name: "map", PasswordHash: hashSHA512, Role: topics.RoleMapper, Devices: []string{"lamp*"}},
+		{Name: "modbus", PasswordHash: hashSHA512, Role: topics.RoleMapper, Protocols: []string{"modbus"}},
+		{Name: "any", PasswordHash: hashSHA512, Role: topics.RoleMapper},
+		{Name: "n9", PasswordHash: hashPBKDF2, Role: topics.RoleNode},
 	}
 }
 
@@ -336,7 +336,7 @@ func TestANodeWithAPassword(t *testing.T) {
 
 func TestNobodyElseIsCalledLikeACore(t *testing.T) {
 	for _, role := range []topics.Role{topics.RoleNode, topics.RoleOperator} {
-		_, err := New(Options{Auth: Auth{Users: []User{{Name: "node/n1", PasswordHash: hash7, Role: role, Nodes: []string{"*"}}}}})
+		_, err := New(Options{Auth: Auth{Users: []User{{Name: "node/n1", PasswordHash: hashPBKDF2, Role: role, Nodes: []string{"*"}}}}})
 		require.ErrorContains(t, err, "the node's name alone")
 	}
 }
@@ -452,7 +452,7 @@ func TestAUserGetsAnotherRole(t *testing.T) {
 	dir := t.TempDir()
 	as := func(role topics.Role) func(*Options) {
 		return func(o *Options) {
-			o.Auth.Users = []User{{Name: "ann", PasswordHash: hash7, Role: role, Nodes: []string{"*"}, Devices: []string{"lamp"}}}
+			o.Auth.Users = []User{{Name: "ann", PasswordHash: hashPBKDF2, Role: role, Nodes: []string{"*"}, Devices: []string{"lamp"}}}
 		}
 	}
 	ann := credentialsOf("ann", "secret")

@@ -61,7 +61,7 @@ func testSessionExpiryIsNegotiated(t *testing.T, at brokerSetup) {
 	b := at.start(t, nil)
 	c := openClient(t, b, "c", persistentSession)
 	require.False(t, c.connack.Properties.SessionExpiryIntervalFlag, "as asked")
-	c = openClient(t, b, "forever", persistentSession, expires(0xFFFFFFFF))
+	c = openClient(t, b, "forever", persistentSession, withExpiryInterval(0xFFFFFFFF))
 	require.True(t, c.connack.Properties.SessionExpiryIntervalFlag)
 	require.Equal(t, uint32(at.limits.Session.Expiry/time.Second), c.connack.Properties.SessionExpiryInterval)
 	bye := packets.Packet{FixedHeader: packets.FixedHeader{Type: packets.Disconnect}}
@@ -91,7 +91,7 @@ func testAnswersFitTheClient(t *testing.T, at brokerSetup) {
 	}
 	tiny, pub := openClient(t, b, "tiny", persistentSession, maximumPacket(32)), openClient(t, b, "pub")
 	tiny.sub("b", 1)
-	pub.publish1("a", "nobody was granted this", retain)
+	pub.publish1("a", "nobody was granted this", markRetain)
 	many := packets.Packet{FixedHeader: packets.FixedHeader{Type: packets.Subscribe}, PacketID: 1}
 	for range 30 {
 		many.Filters = append(many.Filters, packets.Subscription{Filter: "a", Qos: 1}, packets.Subscription{Filter: "b"})
@@ -101,7 +101,7 @@ func testAnswersFitTheClient(t *testing.T, at brokerSetup) {
 	require.Equal(t, byte(0x95), code, "an answer can't be left out")
 	tiny = openClient(t, b, "tiny", persistentSession)
 	require.True(t, tiny.connack.SessionPresent)
-	pub.publish1("a", "nor this", retain)
+	pub.publish1("a", "nor this", markRetain)
 	pub.publish1("b", "as before")
 	pk := tiny.expect(packets.Publish)
 	require.Equal(t, "as before", string(pk.Payload))
@@ -135,7 +135,7 @@ func testReceiveMaximumCountsUnreleased(t *testing.T, at brokerSetup) {
 		c.publish("a", "x", 2, i+1)
 		c.expect(packets.Pubrec)
 	}
-	c.publish("a", "x", 2, 3, dup)
+	c.publish("a", "x", 2, 3, markDup)
 	require.Equal(t, byte(0), c.expect(packets.Pubrec).ReasonCode, "a repetition counts once")
 	c.ack(packets.Pubrel, 2)
 	c.expect(packets.Pubcomp)
@@ -176,7 +176,7 @@ func testAliasesAreOfOneConnection(t *testing.T, at brokerSetup) {
 func testSubscriptionsAreReplaced(t *testing.T, at brokerSetup) {
 	b := at.start(t, nil)
 	sub, pub := openClient(t, b, "sub"), openClient(t, b, "pub")
-	pub.publish1("a", "retained", retain)
+	pub.publish1("a", "retained", markRetain)
 	sub.sub("a", 0, subID(1))
 	require.Equal(t, "retained", string(sub.expect(packets.Publish).Payload))
 	sub.sub("a", 1, subID(2))
@@ -272,16 +272,16 @@ func testWhatIsCarriedUnchanged(t *testing.T, at brokerSetup) {
 func testRetainedKeepsItsQoS(t *testing.T, at brokerSetup) {
 	b := at.start(t, nil)
 	pub := openClient(t, b, "pub")
-	pub.publish("r/0", "zero", 0, 0, retain)
-	pub.publish1("r/1", "one", retain)
+	pub.publish("r/0", "zero", 0, 0, markRetain)
+	pub.publish1("r/1", "one", markRetain)
 	pub.publish1("r/1", "not retained")
-	pub.publish("r/2", "two", 2, 9, retain)
+	pub.publish("r/2", "two", 2, 9, markRetain)
 	pub.expect(packets.Pubrec)
-	pub.publish1("r/3", "x", retain)
+	pub.publish1("r/3", "x", markRetain)
 	sub := openClient(t, b, "sub")
 	sub.sub("r/3", 0)
 	sub.expect(packets.Publish)
-	pub.publish1("r/3", "", retain)
+	pub.publish1("r/3", "", markRetain)
 	require.Empty(t, sub.expect(packets.Publish).Payload, "subscribers hear of it")
 	late := openClient(t, b, "late")
 	late.sub("r/#", 2)
@@ -413,7 +413,7 @@ func TestOnlyTheTreeIsReserved(t *testing.T) {
 	b := startBroker(t, withTree(newFakeTree()))
 	pub, sub := openClient(t, b, "pub"), openClient(t, b, "sub")
 	const own = "v1/devices/me/telemetry"
-	require.Zero(t, pub.publish1(own, "kept", retain).ReasonCode)
+	require.Zero(t, pub.publish1(own, "kept", markRetain).ReasonCode)
 	sub.sub("v1/#", 1)
 	pk := sub.expect(packets.Publish)
 	require.Equal(t, own, pk.TopicName)
@@ -433,10 +433,10 @@ func TestOnlyTheTreeIsReserved(t *testing.T) {
 func TestSYSTopicsAreAnswered(t *testing.T) {
 	b := startBroker(t, func(o *Options) { withUsers(o); o.Version = "1.2" })
 	pub := openClient(t, b, "pub")
-	pub.publish1("a", "x", retain)
+	pub.publish1("a", "x", markRetain)
 	pub.sub("$SYS/#", 1)
 	got := make(map[string]string)
-	for range len(b.sysValues()) {
+	for range len(b.sys.values()) {
 		pk := pub.expect(packets.Publish)
 		require.True(t, pk.FixedHeader.Retain)
 		got[pk.TopicName] = string(pk.Payload)
@@ -446,8 +446,8 @@ func TestSYSTopicsAreAnswered(t *testing.T) {
 	require.Equal(t, "1", got["$SYS/broker/clients/connected"])
 	require.Equal(t, "1", got["$SYS/broker/retained messages/count"])
 	require.Equal(t, "1", got["$SYS/broker/publish/messages/received"])
-	b.publishSys()
-	b.publishSys()
+	b.sys.publish()
+	b.sys.publish()
 	for seen := false; !seen; {
 		pk := pub.expect(packets.Publish)
 		require.False(t, pk.FixedHeader.Retain)
@@ -456,7 +456,7 @@ func TestSYSTopicsAreAnswered(t *testing.T) {
 	view := openClient(t, b, "view", credentialsOf("view", "secret"))
 	view.sub("$SYS/#", 0)
 	require.Equal(t, []byte{0x87}, view.subscribe("$SYS/broker/uptime", 0).ReasonCodes)
-	b.publishSys()
+	b.sys.publish()
 	view.nothing()
 	require.Equal(t, byte(0x90), openClient(t, b, "liar").publish1("$SYS/broker/uptime", "1 second").ReasonCode)
 }

@@ -56,7 +56,7 @@ func (r *subscribeRequest) subscribe(pk *packets.Packet) error {
 		return c.fail(codeTooLarge, "the answer is larger than the client takes")
 	}
 	for _, s := range r.granted { // before the client knows of it
-		c.b.reportSubscribed(c, s.filter)
+		c.b.presence.subscribed(c, s.filter)
 	}
 	c.w.Control(packet, &c.batch)
 	r.pullRetained()
@@ -102,7 +102,7 @@ func (r *subscribeRequest) subscribeTo(f packets.Subscription) (s, old *subscrip
 			return nil, nil, err
 		}
 	}
-	c.b.keepSubscription(s, old)
+	s.save(c.b.store, old)
 	if s.wantsRetained(old != nil) { // before the first message of the subscription
 		cl.sess.OweRetained(s.filter, s.marker, s.delivery())
 	}
@@ -123,55 +123,13 @@ func (s *subscription) weight() int {
 	return subscriptionCost + len(s.filter) + levelCost*(1+strings.Count(s.filter, "/"))
 }
 
-// room returns why a client can't have one more subscription. The caller holds client.mu, as for weigh, weighWill, put and drop.
-func (c *client) room(s *subscription, limit int) error {
-	if len(c.subs) >= limit {
-		return resource.Errorf(resource.Quota, "", "no more than %d subscriptions (limits.subscriptions)", limit)
-	}
-	return c.stateAccount.Check(int64(s.weight()))
-}
-
-// weigh counts n bytes more for the client's user.
-func (c *client) weigh(n int) {
-	c.stateWeight += n
-	c.stateAccount.Add(int64(n))
-}
-
-// weighWill counts the client's new will, in place of the one before; nil: none.
-func (c *client) weighWill(w *will) {
-	n := 0
-	if w != nil {
-		n = w.weight()
-	}
-	c.weigh(n - c.willWeight)
-	c.willWeight = n
-}
-
-// put adds a subscription, or replaces the one with the same filter.
-func (c *client) put(s *subscription) {
-	if c.subs[s.filter] == nil {
-		c.weigh(s.weight())
-	}
-	c.subs[s.filter] = s
-}
-
-// drop removes and returns a filter's subscription; nil: there is none.
-func (c *client) drop(filter string) *subscription {
-	s := c.subs[filter]
-	if s != nil {
-		delete(c.subs, filter)
-		c.weigh(-s.weight())
-	}
-	return s
-}
-
-// keepSubscription stores a subscription of a durable session, with a marker that its retained messages have to be sent. The
+// save stores a subscription of a durable session, with a marker that its retained messages have to be sent. The
 // caller holds client.mu.
-func (b *Broker) keepSubscription(s, old *subscription) {
+func (s *subscription) save(store *recordStore, old *subscription) {
 	if s.client.record == 0 {
 		return
 	}
-	if s.record = b.store.ID(); old != nil {
+	if s.record = store.ID(); old != nil {
 		s.record = old.record
 	}
 	changes := []journal.RecordChange{s.change()}
@@ -180,15 +138,7 @@ func (b *Broker) keepSubscription(s, old *subscription) {
 		s.marker = marker.ID
 		changes = append(changes, marker)
 	}
-	b.store.Commit(changes, nil)
-}
-
-// stored waits until the changes of a durable session's subscriptions are on disk.
-func (c *client) stored(s *recordStore) error {
-	if c.record == 0 {
-		return nil
-	}
-	return s.commitNow(nil)
+	store.Commit(changes, nil)
 }
 
 // undoAll undoes the subscriptions of a SUBSCRIBE that can't be stored or answered, the last first, since it may have the
@@ -213,7 +163,7 @@ func (r *subscribeRequest) withdraw(s, old *subscription) {
 	if old == nil {
 		cl.drop(s.filter)
 		c.b.router.index.remove(s)
-		c.b.forget(s.record)
+		c.b.store.Forget(s.record)
 		return
 	}
 	cl.put(old)
@@ -225,8 +175,7 @@ func (r *subscribeRequest) withdraw(s, old *subscription) {
 }
 
 func (r *subscribeRequest) subackCode(err error) byte {
-	c := r.c
-	if c.ident.Version < 5 {
+	if r.c.ident.Version < 5 {
 		return codeUnspecified
 	}
 	if code := codeOf(err); code != codeBadTopic {
@@ -246,7 +195,7 @@ func (r *subscribeRequest) pullRetained() {
 		}
 		if !passed {
 			passed = true
-			c.b.topicLocks.pass()
+			c.b.retained.locks.pass()
 		}
 		c.client.sess.StartReplay(s.filter, c.b.retainedReader(s, ""))
 	}

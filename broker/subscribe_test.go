@@ -199,7 +199,7 @@ func TestASharedSessionThatExpiredWhileTheBrokerWasDownIsHandedOver(t *testing.T
 	dir, now := t.TempDir(), &testClock{now: time.Now()}
 	options := func(o *Options) { o.Now = now.read }
 	b, stop := startKept(t, dir, options)
-	gone, stays := openClient(t, b, "gone", persistentSession, expires(60)), openClient(t, b, "stays", persistentSession)
+	gone, stays := openClient(t, b, "gone", persistentSession, withExpiryInterval(60)), openClient(t, b, "stays", persistentSession)
 	for _, c := range []*testClient{gone, stays} {
 		c.sub("$share/workers/jobs", 1)
 	}
@@ -288,11 +288,12 @@ func memoryInUse() int {
 // subscribedRouter is a router with clients who subscribed to a filter.
 func subscribedRouter(clients int, filter string) *router {
 	r := newRouter(newAccessControl(Options{}))
-	b := &Broker{router: r}
+	b := &Broker{router: r, dispatcher: &dispatcher{}}
+	b.clients.b = b
 	b.quotas = newQuotas(Limits{})
 	b.opts.Limits = Limits{}.Complete()
 	for i := range clients {
-		c := b.newClient(&Identity{ClientID: fmt.Sprint(i), Roles: []topics.Role{topics.RoleOperator}}, false)
+		c := b.clients.newClient(&Identity{ClientID: fmt.Sprint(i), Roles: []topics.Role{topics.RoleOperator}}, false)
 		r.index.add(newSubscription(c, filter))
 	}
 	return r

@@ -149,9 +149,8 @@ func meterSocket(transport net.Conn, c *conn) {
 // countRead is called after each read of the socket, with how long it waited and whether it brought little. A client that
 // sends little and has the answers to everything it sent waits for each answer: that counts as a pause, too.
 func (t *readThrottle) countRead(now time.Time, took time.Duration, little bool) {
-	c := t.c
 	q := &t.quantum
-	if took < ownPause && !(little && c.publisher.acks.empty()) {
+	if took < ownPause && !(little && t.c.publisher.acks.empty()) {
 		if q.reads++; q.reads >= clockEvery && now.Sub(q.began) > quantumTime {
 			t.endQuantum(now)
 		}
@@ -209,7 +208,6 @@ func (t *readThrottle) endQuantum(now time.Time) {
 
 // keepRate pauses a client that sends more than limits.packetRate, after a second's worth at once.
 func (t *readThrottle) keepRate() {
-	c := t.c
 	if t.rate == nil {
 		return
 	}
@@ -217,7 +215,7 @@ func (t *readThrottle) keepRate() {
 	if wait < pauseLeast {
 		return
 	}
-	c.batch.Flush()
+	t.c.batch.Flush()
 	t.pause(wait, &t.loggedRate, "a client that sends more packets a second than limits.packetRate is read at that rate")
 	t.quantum.begin(time.Now())
 }
@@ -225,8 +223,7 @@ func (t *readThrottle) keepRate() {
 // servedRetained is called by the goroutine that writes to the client, with the time that it spent on retained
 // messages. Serving a large tree costs as much as a flood, so while others publish it is paused by the same rule.
 func (t *readThrottle) servedRetained(took time.Duration, more bool) {
-	c := t.c
-	if !c.b.activePublisher.othersActive(c.ident.ClientID, time.Now()) {
+	if !t.c.b.activePublisher.othersActive(t.c.ident.ClientID, time.Now()) {
 		t.retainedPause = 0
 		return
 	}

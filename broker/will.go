@@ -36,41 +36,6 @@ func willOf(pk *packets.Packet) *will {
 // weight is about what the will costs in memory.
 func (w *will) weight() int { return w.message.weight() + w.packetBytes }
 
-// storeWill stores the will of a session that is not durable, so that it is published after a crash. Nothing waits for
-// that: clients can connect while the disk is full.
-func (b *Broker) storeWill(w *will) {
-	if w == nil || b.store == nil {
-		return
-	}
-	w.record = b.store.ID()
-	b.store.Commit([]journal.RecordChange{w.change()}, func(error) {})
-}
-
-// dropWill deletes a will that will not be published.
-func (b *Broker) dropWill(w *will) {
-	if w != nil && w.record > 0 {
-		b.store.Forget(w.record)
-	}
-}
-
-// publishWill publishes a will as its client's message, with the client's rights. The changes along are stored with it.
-func (b *Broker) publishWill(w *will, along ...journal.RecordChange) {
-	if w.record > 0 {
-		along = append(along, journal.RecordChange{ID: w.record})
-	}
-	b.accept(w.message, nil, along, func(err error) {
-		if err != nil {
-			b.refused(w.message, err)
-			if len(along) > 0 { // it is not tried again
-				b.store.journal.Commit(along, nil)
-			}
-		}
-	})
-}
-
-// The calls of Presence for one client are made under its lock, so that they come in order. A connection that was taken
-// over before it was reported is not reported at all.
-
 // connWill is the will of a connection, until it is published or dropped.
 type connWill struct {
 	mu      sync.Mutex
@@ -100,10 +65,58 @@ func (c *connWill) set(w *will) {
 	c.will = w
 }
 
-// storeLeave waits until it is on disk that a client has left without its will: who sees its connection closed knows that
+// wills stores, drops and publishes the wills of all clients.
+type wills struct {
+	store     *recordStore // nil: nothing outlives the process
+	admission *admission
+	lost      []*will // of sessions that ended with the previous process; to be published by Serve
+}
+
+// save stores the will of a session that is not durable, so that it is published after a crash. Nothing waits for
+// that: clients can connect while the disk is full.
+func (ws *wills) save(w *will) {
+	if w == nil || ws.store == nil {
+		return
+	}
+	w.record = ws.store.ID()
+	ws.store.Commit([]journal.RecordChange{w.change()}, func(error) {})
+}
+
+// drop deletes a will that will not be published.
+func (ws *wills) drop(w *will) {
+	if w != nil && w.record > 0 {
+		ws.store.Forget(w.record)
+	}
+}
+
+// publish publishes a will as its client's message, with the client's rights. The changes along are stored with it.
+func (ws *wills) publish(w *will, along ...journal.RecordChange) {
+	if w.record > 0 {
+		along = append(along, journal.RecordChange{ID: w.record})
+	}
+	ws.admission.accept(w.message, nil, along, func(err error) {
+		if err != nil {
+			ws.admission.refused(w.message, err)
+			if len(along) > 0 { // it is not tried again
+				ws.store.journal.Commit(along, nil)
+			}
+		}
+	})
+}
+
+// awaitDrop waits until it is on disk that a client has left without its will: who sees its connection closed knows that
 // the will isn't published, even if the broker is killed now.
-func (b *Broker) storeLeave(c *conn) {
-	if c.will.dropped && b.store != nil {
-		_ = b.store.commitNow(nil) // what can't be stored now is tried again
+func (ws *wills) awaitDrop(c *conn) {
+	if c.will.dropped && ws.store != nil {
+		_ = ws.store.commitNow(nil) // what can't be stored now is tried again
+	}
+}
+
+// publishOrStore publishes a will and stores the changes along; without a will it stores them.
+func (ws *wills) publishOrStore(w *will, along []journal.RecordChange) {
+	if w != nil {
+		ws.publish(w, along...)
+	} else if len(along) > 0 {
+		ws.store.Commit(along, nil)
 	}
 }

@@ -22,8 +22,8 @@ import (
 )
 
 const (
-	shortWait = 30 * time.Second // a busy machine must not fail a test
-	command   = "v1/nodes/n1/devices/lamp/commands/beep"
+	testTimeout  = 30 * time.Second // a busy machine must not fail a test
+	commandTopic = "v1/nodes/n1/devices/lamp/commands/beep"
 )
 
 // noTree has the device lamp on n1, and takes nothing.
@@ -52,7 +52,7 @@ func startCalls(t *testing.T, hub bool) (*calls.Calls, string) {
 		Role: topics.RoleMapper, Tree: noTree{}, Log: zerolog.Nop(),
 		Publish:     func(m broker.Message) { b.Publish(m) },
 		Subscribers: func(topic string) []broker.Subscriber { return b.Subscribers(topic) },
-		Limits:      calls.Limits{Timeout: shortWait, Longest: shortWait, Client: 100, All: 100},
+		Limits:      calls.Limits{Timeout: testTimeout, Longest: testTimeout, Client: 100, All: 100},
 	}
 	bo := broker.Options{Listeners: []broker.Listener{{Address: "127.0.0.1:0"}}, Log: zerolog.Nop()}
 	bo.Auth.Anonymous = []topics.Role{topics.RoleOperator, topics.RoleMapper}
@@ -113,7 +113,7 @@ func nextMessage(t *testing.T, got chan client.Message) client.Message {
 	select {
 	case m := <-got:
 		return m
-	case <-time.After(shortWait):
+	case <-time.After(testTimeout):
 		require.Fail(t, "nothing came")
 		panic("unreachable")
 	}
@@ -131,7 +131,7 @@ func TestOverABroker(t *testing.T) {
 		ann, answers, _ := connectClient(t, addr, "ann", subscribedTo("reply/ann"))
 		for qos := range byte(3) {
 			require.NoError(t, ann.Publish(t.Context(), client.Message{
-				Topic: command, Payload: []byte("twice"), QoS: qos, ResponseTopic: "reply/ann", Correlation: []byte{qos},
+				Topic: commandTopic, Payload: []byte("twice"), QoS: qos, ResponseTopic: "reply/ann", Correlation: []byte{qos},
 			}))
 			m := nextMessage(t, commands)
 			require.Zero(t, m.QoS)
@@ -154,12 +154,12 @@ func TestOverABroker(t *testing.T) {
 func TestAwayIsAway(t *testing.T) {
 	_, addr := startCalls(t, false)
 	lasting := func(o *client.Options) {
-		subscribedTo(command)(o)
+		subscribedTo(commandTopic)(o)
 		o.CleanStart, o.SessionExpiry = false, time.Hour
 	}
 	_, _, stop := connectClient(t, addr, "mapper", lasting)
 	ann, answers, _ := connectClient(t, addr, "ann", subscribedTo("reply/ann"))
-	ask := client.Message{Topic: command, QoS: 1, ResponseTopic: "reply/ann"}
+	ask := client.Message{Topic: commandTopic, QoS: 1, ResponseTopic: "reply/ann"}
 	require.NoError(t, ann.Publish(t.Context(), ask))
 	stop()
 	require.Equal(t, "Lost", nextMessage(t, answers).Property("code"))
@@ -176,7 +176,7 @@ func TestAwayIsAway(t *testing.T) {
 func TestSentAgainOverABroker(t *testing.T) {
 	for qos := byte(1); qos <= 2; qos++ {
 		_, addr := startCalls(t, false)
-		_, commands, _ := connectClient(t, addr, "mapper", subscribedTo(command))
+		_, commands, _ := connectClient(t, addr, "mapper", subscribedTo(commandTopic))
 		first := dialRaw(t, addr)
 		first.publish(qos, false)
 		require.Equal(t, "x", string(nextMessage(t, commands).Payload))
@@ -208,8 +208,8 @@ func dialRaw(t *testing.T, addr string) *rawClient {
 	conn, err := net.Dial("tcp", addr)
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = conn.Close() })
-	require.NoError(t, conn.SetDeadline(time.Now().Add(shortWait)))
-	c := &rawClient{conn, t, bufio.NewReader(conn), command, 7}
+	require.NoError(t, conn.SetDeadline(time.Now().Add(testTimeout)))
+	c := &rawClient{conn, t, bufio.NewReader(conn), commandTopic, 7}
 	c.send(0x10, "\x00\x04MQTT\x05\x02\x00\x3c\x00", "\x00\x03raw")
 	require.Equal(t, byte(0x20), c.read()[0])
 	return c
@@ -260,14 +260,14 @@ func (c *rawClient) acknowledged() byte {
 func BenchmarkCommand(b *testing.B) {
 	for _, n := range []int{0, 1000} {
 		b.Run(strconv.Itoa(n)+"waiting", func(b *testing.B) {
-			subs := []broker.Subscriber{{Identity: &broker.Identity{ClientID: "m", Roles: []topics.Role{topics.RoleMapper}}, Filter: command}}
+			subs := []broker.Subscriber{{Identity: &broker.Identity{ClientID: "m", Roles: []topics.Role{topics.RoleMapper}}, Filter: commandTopic}}
 			var last broker.Message
 			c := calls.New(calls.Options{
 				Role: topics.RoleMapper, Tree: noTree{}, Log: zerolog.Nop(), Publish: func(m broker.Message) { last = m },
 				Subscribers: func(string) []broker.Subscriber { return subs },
 				Limits:      calls.Limits{Timeout: time.Hour, Longest: time.Hour, Client: 2000, All: 2000},
 			})
-			ask := broker.Message{Topic: command, QoS: 1, Publisher: &broker.Identity{ClientID: "a"}, Props: broker.Properties{ResponseTopic: "r"}}
+			ask := broker.Message{Topic: commandTopic, QoS: 1, Publisher: &broker.Identity{ClientID: "a"}, Props: broker.Properties{ResponseTopic: "r"}}
 			for range n {
 				c.Publish(ask, func(error) {})
 			}

@@ -17,8 +17,8 @@ import (
 )
 
 const (
-	command = "v1/nodes/n1/devices/lamp/commands/beep"
-	listens = "v1/nodes/n1/devices/+/commands/+"
+	commandTopic   = "v1/nodes/n1/devices/lamp/commands/beep"
+	commandsFilter = "v1/nodes/n1/devices/+/commands/+"
 )
 
 // testBus is a broker and a tree in the test's hand.
@@ -42,7 +42,7 @@ func newTestBus(t *testing.T, change func(*Options)) *testBus {
 		change(&o)
 	}
 	b.Calls = New(o)
-	b.listen("mapper", topics.RoleMapper, listens)
+	b.listen("mapper", topics.RoleMapper, commandsFilter)
 	return b
 }
 
@@ -93,7 +93,7 @@ func (b *testBus) take() []broker.Message {
 // Whoever has the answer has the acknowledgement, too: nobody can answer before it is given.
 func TestACommandIsAcknowledgedBeforeItGoesOn(t *testing.T) {
 	b := newTestBus(t, nil)
-	m := broker.Message{Topic: command, QoS: 1, Publisher: &broker.Identity{ClientID: "ann"}}
+	m := broker.Message{Topic: commandTopic, QoS: 1, Publisher: &broker.Identity{ClientID: "ann"}}
 	m.Props.ResponseTopic = "reply/ann"
 	told := false
 	b.Calls.Publish(m, func(err error) {
@@ -107,7 +107,7 @@ func TestACommandIsAcknowledgedBeforeItGoesOn(t *testing.T) {
 
 // ask publishes a command of client ann's, and returns what she is told.
 func (b *testBus) ask(change ...func(*broker.Message)) error {
-	m := broker.Message{Topic: command, Payload: []byte("twice"), QoS: 1, Publisher: &broker.Identity{ClientID: "ann"}}
+	m := broker.Message{Topic: commandTopic, Payload: []byte("twice"), QoS: 1, Publisher: &broker.Identity{ClientID: "ann"}}
 	m.Props.ResponseTopic, m.Props.Correlation = "reply/ann", []byte("7")
 	for _, f := range change {
 		f(&m)
@@ -167,7 +167,7 @@ func TestRequestAndAnswer(t *testing.T) {
 	mine := broker.UserProperty{Key: "mine", Value: "x"}
 	require.NoError(t, b.ask(func(m *broker.Message) { m.Retain, m.Props.User = true, []broker.UserProperty{mine} }))
 	sent, _, _ := b.one()
-	require.Equal(t, command, sent.Topic)
+	require.Equal(t, commandTopic, sent.Topic)
 	require.Equal(t, "twice", string(sent.Payload))
 	require.Zero(t, sent.QoS)
 	require.False(t, sent.Retain)
@@ -247,8 +247,8 @@ func TestNotExecuted(t *testing.T) {
 			b.listen("mapper", topics.RoleMapper, "v1/nodes/n1/devices/#")
 			b.listen("mapper", topics.RoleMapper, "v1/nodes/n1/devices/lamp/+/beep")
 		}, nil, topics.CodeMapperOffline, nil, ""},
-		{"nobody who may", func(b *testBus) { b.silence(); b.listen("bob", topics.RoleOperator, command) }, nil, topics.CodeMapperOffline, nil, ""},
-		{"the asker alone", func(b *testBus) { b.silence(); b.listen("ann", topics.RoleMapper, listens) }, nil, topics.CodeMapperOffline, nil, ""},
+		{"nobody who may", func(b *testBus) { b.silence(); b.listen("bob", topics.RoleOperator, commandTopic) }, nil, topics.CodeMapperOffline, nil, ""},
+		{"the asker alone", func(b *testBus) { b.silence(); b.listen("ann", topics.RoleMapper, commandsFilter) }, nil, topics.CodeMapperOffline, nil, ""},
 		{"on the hub", func(b *testBus) { b.opts.Role = topics.RoleNode }, nil, topics.CodeNodeOffline, nil, "n1"},
 	} {
 		b := newTestBus(t, nil)
@@ -320,8 +320,8 @@ func TestTimeIsOver(t *testing.T) {
 // A call is lost with the last of those who were asked.
 func TestConnectionLost(t *testing.T) {
 	b := newTestBus(t, nil)
-	b.listen("mapper", topics.RoleMapper, command) // a second filter of the same client
-	b.listen("other", topics.RoleMapper, listens)
+	b.listen("mapper", topics.RoleMapper, commandTopic) // a second filter of the same client
+	b.listen("other", topics.RoleMapper, commandsFilter)
 	require.NoError(t, b.ask())
 	require.NoError(t, b.ask(withoutAnswer))
 	require.Len(t, b.take(), 2)
@@ -346,7 +346,7 @@ func TestLimits(t *testing.T) {
 	require.Equal(t, "Busy", code)
 	require.ErrorIs(t, b.ask(withoutAnswer), resource.Quota)
 
-	ask := broker.Message{Topic: command, Props: broker.Properties{ResponseTopic: "v1/nodes/n1/devices/lamp/answers/X"}}
+	ask := broker.Message{Topic: commandTopic, Props: broker.Properties{ResponseTopic: "v1/nodes/n1/devices/lamp/answers/X"}}
 	b.Ask(ask, b.published)
 	b.Ask(ask, b.published)
 	require.Len(t, b.take(), 2, "the commands themselves")
@@ -452,7 +452,7 @@ func TestExactlyOneAnswer(t *testing.T) {
 	var asking, racing sync.WaitGroup
 	for i := range calls {
 		asking.Go(func() {
-			m := broker.Message{Topic: command, Publisher: &broker.Identity{ClientID: "ann"}}
+			m := broker.Message{Topic: commandTopic, Publisher: &broker.Identity{ClientID: "ann"}}
 			m.Props.ResponseTopic = fmt.Sprint("reply/", i)
 			b.Calls.Publish(m, func(error) {})
 		})
@@ -460,7 +460,7 @@ func TestExactlyOneAnswer(t *testing.T) {
 	answers := map[string]int{}
 	count := func() {
 		for _, m := range b.take() {
-			if m.Topic != command {
+			if m.Topic != commandTopic {
 				answers[m.Topic]++
 				continue
 			}

@@ -21,7 +21,7 @@ type clockPair struct {
 func newClockPair(t *testing.T) *clockPair {
 	p := &clockPair{t: t, hub: newTestBus(t, func(o *Options) { o.Role = topics.RoleNode })}
 	p.hub.silence()
-	p.hub.listen("node/n1", topics.RoleNode, listens)
+	p.hub.listen("node/n1", topics.RoleNode, commandsFilter)
 	time.Sleep(time.Hour) // of a clock that doesn't make anybody wait, as below: the core begins later
 	p.core = newTestBus(t, nil)
 	return p

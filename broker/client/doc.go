@@ -14,6 +14,20 @@
 //   - With a session (no CleanStart, and a SessionExpiry) unacknowledged publishes are sent again, in order, once a
 //     connection finds the session. Without one they end with ErrConnectionLost at once.
 //
-// Start with client.go: a Client keeps connected and has the queues. conn.go serves one connection; dial.go makes it, and
-// explains why none could be made.
+// # Files, in reading order
+//
+//	options.go    what a client is made from
+//	message.go    messages and subscriptions as callers have them; errors
+//	client.go     Client keeps connected; publishing, subscribing, requests
+//	outbox.go     the outbox: the table of publishes without an outcome, and how far each is
+//	conn.go       one connection, from CONNECT to its end: who reads, who writes, what each packet does to the outbox
+//	events.go     the queue of messages and other events that wait for their callback, and their acknowledgement
+//	codec.go      packets from and to messages and options
+//	dial.go       TCP, TLS and WebSocket; why no connection could be made
+//
+// # Where to add
+//
+//   - a setting: Options, with its default in Options.withDefaults and its check in Options.validate (options.go).
+//   - a property of a message: Message and its check (message.go), Message.packet and fromPacket (codec.go).
+//   - an advice for a connection that fails: Options.explain (dial.go).
 package client

@@ -57,6 +57,13 @@ func (l *Backlog) Wait(key string, before func(), over func() bool) bool {
 	return !over()
 }
 
+// Full reports whether a key that would add to the backlog has to wait.
+func (l *Backlog) Full(key string) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.full(key)
+}
+
 func (l *Backlog) full(key string) bool {
 	left := l.most - l.held
 	return l.held > 0 && (left <= 0 || l.by[key] >= left)
