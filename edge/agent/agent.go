@@ -1,11 +1,3 @@
-// Package agent is the program edgeagent: it makes a node's host what the node's spec says, whole or not at all, and reports
-// what has become of it. It is an MQTT client of the node's broker, and works on with what it has while there is none.
-//
-// It never has a shell read anything, never runs a command that the node's own configuration doesn't list, never writes outside
-// the configured directories, and tries a version again that has failed only if the host's files were the cause, or if it is asked to.
-//
-// Start with update.go: the steps of an update, and what is on disk before each. bus.go is the connection to the broker,
-// hooks.go runs commands, report.go is what the cloud sees, command.go the command line.
 package agent
 
 import (
@@ -156,54 +148,32 @@ func (o *Options) onHost() {
 	}
 }
 
-func (o Options) hook(step string) {
-	if o.BeforeStep != nil {
-		o.BeforeStep(step)
-	}
-}
-
-// agent is a running agent. state belongs to the goroutine of work, which alone changes the host.
+// agent is a running agent. The goroutine of work alone changes the host.
 type agent struct {
+	*journal
 	o        Options
-	log      zerolog.Logger
 	commands allowedCommands
 	bus      *busClient
 	wake     chan struct{} // capacity 1
 
 	files        *files.Store
 	applications Applications
-	os           OS
 	monitor      Monitor
 	service      upgrade.Unit
+	hooks        *hookRunner
+	image        *osSwitch
+	retry        *specRetry
 
 	osDownload     failedDownload // that failed last
-	retry          specRetry      // of a version that failed
 	checked        time.Time      // when files were last compared with the spec
 	startAt        time.Time      // when optional applications are started again
 	startWait      time.Duration  // how long was waited for that
-	reports        chan struct{}  // capacity 1: there may be something to report
 	upgrades       *upgrade.Upgrader
-	upgradeReports chan struct{} // capacity 1: as reports, of upgrades
+	upgradeReports chan struct{} // capacity 1: as journal.reports, of upgrades
 
-	mu         sync.Mutex
-	state      agentState // written with mu held
-	live       liveStatus
+	// The journal's mu guards them.
 	stagedSpec resource.RenderedSpec // that is being prepared, while there is a cancel
 	cancel     context.CancelCauseFunc
-}
-
-// liveStatus is what an agent reports besides its state.
-type liveStatus struct {
-	version     string // of the update that is being made
-	step        string // of the update that is being made
-	waitReason  string // why it does not go on, or why the spec can't be read
-	drifted     []string
-	driftLeft   bool                    // they are left alone
-	blocked     []blockedFile           // files that can't be put back
-	failed      *resource.FailedVersion // that is not in the state, because that can't be written
-	failingApps map[string]string       // why optional applications don't start, by name
-	driftError  string
-	stateDamage string // of the state when the agent started
 }
 
 // Run runs an agent until ctx ends.
@@ -259,7 +229,9 @@ func (a *agent) openUpgrades() (err error) {
 		Exceeded: func(ctx context.Context, checks resource.UpgradeChecks) error {
 			return monitor.CheckUsage(ctx, checks, a.o.Config.Upgrade.Core.Data)
 		},
-		Pull: a.o.pull, Run: a.runUpgradeCommand, Service: a.o.services,
+		Pull: a.o.pull, Run: func(ctx context.Context, argv, env []string) error {
+			return a.commands.runUpgrade(ctx, a.o.Config.Root, argv, env)
+		}, Service: a.o.services,
 		Allows: func(argv []string) error { _, err := a.commands.allows(argv); return err },
 	}
 	if a.service != nil {
@@ -294,10 +266,7 @@ func newAllowedCommands(list []configs.Command) allowedCommands {
 }
 
 func newAgent(o Options, store *files.Store) (*agent, error) {
-	a := &agent{
-		o: o, log: o.Log, commands: newAllowedCommands(o.Config.Commands), wake: make(chan struct{}, 1), reports: make(chan struct{}, 1),
-		upgradeReports: make(chan struct{}, 1), files: store, applications: o.applications, os: o.os, monitor: o.monitor, service: o.service,
-	}
+	a := assemble(o, store)
 	var err error
 	a.state, err = loadState(o.Config.Data.Dir)
 	if errors.As(err, new(stateDamagedError)) {
@@ -341,7 +310,7 @@ func (a *agent) recover() error {
 	}
 	return a.save(func(s *agentState) {
 		if boot := a.o.BootID(); boot != s.Boot {
-			s.Rebooted, s.Boot, s.BootSeen = s.Boot != "", boot, a.o.Now()
+			s.Rebooted, s.Boot, s.BootSeen = s.Boot != "", boot, a.now()
 		}
 		if s.Update != nil {
 			s.Update = s.Update.resumed(found == files.RecoverySwapped)
@@ -368,9 +337,6 @@ func (a *agent) work(ctx context.Context) error {
 	return nil
 }
 
-// wantedSpec is the newest spec that the broker has; nil: none.
-func (a *agent) wantedSpec() (*resource.RenderedSpec, error) { return a.bus.spec() }
-
 // brokerChanged is called when the broker says something new. A version that is only prepared gives way to a newer one.
 func (a *agent) brokerChanged() {
 	signalChange(a.wake)
@@ -389,13 +355,10 @@ func (a *agent) supersede() {
 	if a.cancel == nil {
 		return
 	}
-	if spec, err := a.wantedSpec(); err == nil && spec != nil && !reflect.DeepEqual(*spec, a.stagedSpec) {
+	if spec, err := a.bus.spec(); err == nil && spec != nil && !reflect.DeepEqual(*spec, a.stagedSpec) {
 		a.cancel(errSuperseded)
 	}
 }
-
-// changed says that there may be something to report.
-func (a *agent) changed() { signalChange(a.reports) }
 
 func signalChange(c chan struct{}) {
 	select {
@@ -419,50 +382,12 @@ func (a *agent) untilSuperseded(ctx context.Context, spec resource.RenderedSpec)
 	}
 }
 
-// stateWriteError is of a state that could not be written.
-type stateWriteError struct{ error }
-
-func (e stateWriteError) Unwrap() error { return e.error }
-
-// save changes the state, on disk first.
-func (a *agent) save(change func(*agentState)) error {
-	a.mu.Lock()
-	next := a.state
-	a.mu.Unlock()
-	change(&next)
-	a.o.hook("before the state is written")
-	if err := next.save(a.o.Config.Data.Dir); err != nil {
-		return stateWriteError{fmt.Errorf("the agent's state can't be written: %w", err)}
-	}
-	a.o.hook("after the state is written")
-	a.mu.Lock()
-	a.state, a.live.failed = next, nil
-	a.mu.Unlock()
-	a.changed()
-	return nil
-}
-
-// progress says where the update is, and why it does not go on.
-func (a *agent) progress(version, step string, err error) {
-	problem := ""
-	if err != nil {
-		problem = err.Error()
-	}
-	a.mu.Lock()
-	same := a.live.version == version && a.live.step == step && a.live.waitReason == problem
-	a.live.version, a.live.step, a.live.waitReason = version, step, problem
-	a.mu.Unlock()
-	if !same {
-		a.changed()
-	}
-}
-
 // applied is called when a version is applied: files are as it has them, and the monitor is told what to observe.
 func (a *agent) applied() {
 	a.mu.Lock()
 	a.live.drifted, a.live.driftLeft, a.live.blocked, a.live.driftError, a.live.failingApps = nil, false, nil, "", nil
 	a.mu.Unlock()
-	a.checked = a.o.Now()
+	a.checked = a.now()
 	if a.monitor != nil {
 		a.monitor.Watch(a.state.Applied)
 	}
@@ -486,11 +411,11 @@ func (a *agent) startOptional(ctx context.Context) (again time.Duration) {
 	if len(a.state.Unstarted) == 0 {
 		return time.Hour
 	}
-	if wait := a.startAt.Sub(a.o.Now()); wait > 0 && wait <= maxStartRetry {
+	if wait := a.startAt.Sub(a.now()); wait > 0 && wait <= maxStartRetry {
 		return wait
 	}
 	var newest resource.RenderedSpec
-	if spec, err := a.wantedSpec(); err == nil && spec != nil {
+	if spec, err := a.bus.spec(); err == nil && spec != nil {
 		newest = *spec
 	}
 	current, cancel := a.untilSuperseded(ctx, newest)
@@ -520,7 +445,7 @@ func (a *agent) startOptional(ctx context.Context) (again time.Duration) {
 	a.live.failingApps = failing
 	a.mu.Unlock()
 	a.startWait = min(max(2*a.startWait, minStartRetry), maxStartRetry)
-	a.startAt = a.o.Now().Add(a.startWait)
+	a.startAt = a.now().Add(a.startWait)
 	if err := a.save(func(s *agentState) { s.Unstarted = left }); err != nil {
 		a.log.Error().Err(err).Msg("the agent's state can't be written")
 	}
@@ -529,7 +454,7 @@ func (a *agent) startOptional(ctx context.Context) (again time.Duration) {
 
 // keepFiles restores files that were changed on the host.
 func (a *agent) keepFiles(ctx context.Context) (again time.Duration) {
-	every, now := a.o.Config.Files.Check, a.o.Now()
+	every, now := a.o.Config.Files.Check, a.now()
 	if every == 0 {
 		return time.Hour
 	}
@@ -559,9 +484,6 @@ func (a *agent) keepFiles(ctx context.Context) (again time.Duration) {
 	a.changed()
 	return every
 }
-
-// blockedFile is a file that can't be put back, and why.
-type blockedFile struct{ path, why string }
 
 // checkDrift compares the files with the spec and puts them back, or leaves them.
 func (a *agent) checkDrift(ctx context.Context) (paths []string, blocked []blockedFile, left bool, err error) {
@@ -631,54 +553,6 @@ func (a *agent) content(ctx context.Context, c resource.Content) (io.ReadCloser,
 	return nil, errors.New("a content that is in the spec itself is not fetched")
 }
 
-// downloading says how far the contents of the version that is prepared are.
-func (a *agent) downloading(how error) {
-	a.mu.Lock()
-	version, step := a.live.version, a.live.step
-	a.mu.Unlock()
-	if step == stepStage {
-		a.progress(version, step, how)
-	}
-}
-
-// dueHooks are the hooks of a moment that an update causes: the node's own, and then the spec's.
-func (a *agent) dueHooks(moment string, u specUpdate) (due []resource.Hook) {
-	own, spec := a.hooksAt(moment, u)
-	for _, h := range append(own, spec...) {
-		if isDue(h, a.files.Changes()) {
-			due = append(due, h)
-		}
-	}
-	return due
-}
-
-func (a *agent) hooksAt(moment string, u specUpdate) (own, spec []resource.Hook) {
-	c, s := a.o.Config.Hooks, resource.Hooks{}
-	if u.Spec.Hooks != nil {
-		s = *u.Spec.Hooks
-	}
-	switch moment {
-	case "beforeUpdating":
-		return configuredHooks(c.BeforeUpdating), s.BeforeUpdating
-	case "afterUpdating":
-		return configuredHooks(c.AfterUpdating), s.AfterUpdating
-	case "beforeRebooting":
-		return configuredHooks(c.BeforeRebooting), s.BeforeRebooting
-	}
-	return configuredHooks(c.AfterRebooting), s.AfterRebooting
-}
-
-func configuredHooks(list []configs.Hook) (hooks []resource.Hook) {
-	for _, h := range list {
-		hook := resource.Hook{Run: h.Run, Timeout: h.Timeout}
-		for _, c := range h.If {
-			hook.If = append(hook.If, resource.HookCondition(c))
-		}
-		hooks = append(hooks, hook)
-	}
-	return hooks
-}
-
 // report publishes what there is to say of the host, and of upgrades.
 func (a *agent) report(ctx context.Context) error {
 	var conditions []resource.Condition
@@ -733,3 +607,14 @@ func (a *agent) publishing(ctx context.Context, kind topics.Kind, signals chan s
 
 // reportInterval is the time between two reports.
 const reportInterval = time.Second
+
+// assemble makes an agent's parts, without a connection to the broker.
+func assemble(o Options, store *files.Store) *agent {
+	j := &journal{dir: o.Config.Data.Dir, log: o.Log, now: o.Now, before: o.BeforeStep, reports: make(chan struct{}, 1)}
+	commands := newAllowedCommands(o.Config.Commands)
+	hooks := &hookRunner{journal: j, config: o.Config, commands: commands, files: store}
+	return &agent{
+		journal: j, o: o, commands: commands, wake: make(chan struct{}, 1), upgradeReports: make(chan struct{}, 1), files: store, applications: o.applications,
+		monitor: o.monitor, service: o.service, hooks: hooks, image: &osSwitch{journal: j, os: o.os, hooks: hooks}, retry: &specRetry{journal: j},
+	}
+}

@@ -246,7 +246,7 @@ func TestUnhealthyIsRolledBack(t *testing.T) {
 func TestDriftIsPutBackOrReported(t *testing.T) {
 	r := newTestAgent(t, func(c *configs.Agent) { c.Files.Check = time.Minute })
 	now := time.Now()
-	r.agent.o.Now = func() time.Time { return now }
+	r.now = func() time.Time { return now }
 	s := specOfVersion("1", textFile("/etc/a", "one"))
 	r.send("spec", s)
 	r.settle()
@@ -385,7 +385,7 @@ func TestAVersionThatCannotBeNotedIsReportedAsFailed(t *testing.T) {
 			require.Equal(t, "1", report.Failed.RenderedVersion)
 			require.Equal(t, "none", r.file("etc/a"))
 			require.NoError(t, os.RemoveAll(at))
-			r.retry = specRetry{}
+			*r.retry = specRetry{journal: r.journal}
 			r.settle()
 			require.Equal(t, "one", r.file("etc/a"))
 			require.Contains(t, r.condition("SpecApplied"), "True Applied")
@@ -429,7 +429,7 @@ func TestKilledAtEachStep(t *testing.T) {
 			r.send("spec", next)
 
 			count, at := 0, ""
-			r.agent.o.BeforeStep = func(step string) {
+			r.before = func(step string) {
 				if count++; count == n {
 					at = step
 					panic(agentKilled{})
@@ -487,7 +487,7 @@ func TestInterruptedAgainAndAgain(t *testing.T) {
 			panic(agentKilled{})
 		}
 	}
-	r.agent.o.BeforeStep = r.o.BeforeStep
+	r.before = r.o.BeforeStep
 	for range maxResumed + 1 {
 		require.Panics(t, r.settle)
 		require.Equal(t, "new", r.file("etc/a"))
@@ -505,9 +505,9 @@ func TestNewerVersion(t *testing.T) {
 	s := specOfVersion("1", textFile("/etc/a", "one"))
 	s.Hooks = &resource.Hooks{BeforeUpdating: []resource.Hook{{Run: "slow", Timeout: "60s"}}}
 	r.send("spec", s)
-	r.agent.o.BeforeStep = func(step string) {
+	r.before = func(step string) {
 		if step == stepBeforeHooks {
-			r.agent.o.BeforeStep = nil
+			r.before = nil
 			time.AfterFunc(10*time.Millisecond, func() { r.send("spec", specOfVersion("2", textFile("/etc/a", "two"))) })
 		}
 	}
@@ -603,7 +603,7 @@ func TestAHookThatHasSucceededIsRunOnce(t *testing.T) {
 			c.Hooks.AfterUpdating = []configs.Hook{{Run: "own"}}
 		})
 		at := 0
-		r.agent.o.BeforeStep = func(string) {
+		r.before = func(string) {
 			if at++; at == step+1 {
 				panic(killed{})
 			}

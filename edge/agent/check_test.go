@@ -70,7 +70,11 @@ func TestAnAgentRefusesAStateOfAnotherFormat(t *testing.T) {
 	state := filepath.Join(r.o.Config.Data.Dir, stateName)
 	for path, start := range map[string]func(o Options) error{
 		state: func(o Options) error { _, err := newAgent(o, r.store); return err },
-		filepath.Join(r.o.Config.Data.Dir, "upgrade", stateName):    func(o Options) error { return (&agent{o: o, bus: r.bus}).openUpgrades() },
+		filepath.Join(r.o.Config.Data.Dir, "upgrade", stateName): func(o Options) error {
+			a := assemble(o, r.store)
+			a.bus = r.bus
+			return a.openUpgrades()
+		},
 		filepath.Join(r.o.Config.Data.Dir, "files", "journal.json"): func(o Options) error { _, err := openFiles(o); return err },
 	} {
 		text := []byte(`{"format":99}`)

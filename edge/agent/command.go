@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -166,7 +167,7 @@ func runDiff(ctx context.Context, o Options, args []string, out io.Writer) error
 		return err
 	}
 	defer store.Close()
-	a := &agent{o: o, log: o.Log, commands: newAllowedCommands(o.Config.Commands), files: store, applications: o.applications, os: o.os}
+	a := assemble(o, store)
 	if a.state, err = loadState(o.Config.Data.Dir); err != nil {
 		return err
 	}
@@ -255,12 +256,12 @@ func printDiff(a *agent, spec resource.RenderedSpec, changes []files.Change, out
 		fmt.Fprintln(out, "nothing would change")
 		return
 	}
-	fmt.Fprintf(out, "version %s, after %s\n", spec.RenderedVersion, or(a.state.Applied.RenderedVersion, "none"))
+	fmt.Fprintf(out, "version %s, after %s\n", spec.RenderedVersion, cmp.Or(a.state.Applied.RenderedVersion, "none"))
 	for _, c := range changes {
 		fmt.Fprintf(out, "%-8s %s\n", c.Op, c.Path)
 	}
 	for _, moment := range []string{"beforeUpdating", "afterUpdating"} {
-		own, ofSpec := a.hooksAt(moment, specUpdate{Spec: spec})
+		own, ofSpec := a.hooks.of(moment, specUpdate{Spec: spec})
 		for _, h := range append(own, ofSpec...) {
 			if isDue(h, changes) {
 				fmt.Fprintf(out, "%-8s %s (hooks.%s)\n", "run", h.Run, moment)
@@ -272,19 +273,12 @@ func printDiff(a *agent, spec resource.RenderedSpec, changes []files.Change, out
 	}
 }
 
-func or(text, other string) string {
-	if text == "" {
-		return other
-	}
-	return text
-}
-
 func runStatus(o Options, out io.Writer) error {
 	s, err := loadState(o.Config.Data.Dir)
 	if err != nil {
 		return err
 	}
-	fmt.Fprintf(out, "applied:  %s\n", or(s.Applied.RenderedVersion, "none"))
+	fmt.Fprintf(out, "applied:  %s\n", cmp.Or(s.Applied.RenderedVersion, "none"))
 	if len(s.Unstarted) > 0 {
 		fmt.Fprintf(out, "to start: %s\n", strings.Join(s.Unstarted, ", "))
 	}
@@ -342,7 +336,7 @@ func runCheck(ctx context.Context, o Options, out io.Writer) error {
 	for _, d := range drifted {
 		fmt.Fprintf(out, "%s is not as version %s has it: %s\n", d.Path, s.Applied.RenderedVersion, d.What)
 	}
-	_, err = fmt.Fprintf(out, "nothing is damaged: version %s is applied\n", or(s.Applied.RenderedVersion, "none"))
+	_, err = fmt.Fprintf(out, "nothing is damaged: version %s is applied\n", cmp.Or(s.Applied.RenderedVersion, "none"))
 	return err
 }
 
@@ -383,7 +377,7 @@ this node's own settings: upgrade.keys says who signs programs, upgrade.settings
 				if err != nil {
 					return err
 				}
-				fmt.Fprintf(out, "core:      %s\n", or(r.Version, "none below "+o.Config.Upgrade.Dir))
+				fmt.Fprintf(out, "core:      %s\n", cmp.Or(r.Version, "none below "+o.Config.Upgrade.Dir))
 				for _, line := range []struct{ name, text string }{
 					{"held", r.Held},
 					{"upgrade", strings.TrimPrefix(r.From+" to "+r.To, " to ")},

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/edgebus/edgebus/broker/daemon/subprocess"
+	"github.com/edgebus/edgebus/configs"
 	"github.com/edgebus/edgebus/edge/agent/files"
 	"github.com/edgebus/edgebus/edge/upgrade"
 	"github.com/edgebus/edgebus/topics/resource"
@@ -66,35 +67,35 @@ type hookProgress struct {
 	Started bool `json:"started,omitempty"`
 }
 
-// hooks runs the hooks of a moment that are due, the node's own and then the spec's, until one fails.
-func (a *agent) hooks(ctx context.Context, moment string, u specUpdate) error {
-	own, spec := a.hooksAt(moment, u)
+// run runs the hooks of a moment that are due, the node's own and then the spec's, until one fails.
+func (r *hookRunner) run(ctx context.Context, moment string, u specUpdate) error {
+	own, spec := r.of(moment, u)
 	text, _ := json.Marshal(struct{ Spec, Own any }{u.Spec, own}) // both were read from JSON or YAML
 	at := hookProgress{Digest: resource.DigestOf(text), Moment: moment}
-	if had := a.state.Hooks; had.Digest == at.Digest && had.Moment == at.Moment {
+	if had := r.state.Hooks; had.Digest == at.Digest && had.Moment == at.Moment {
 		at = had
 	}
 	for i, h := range append(own[:len(own):len(own)], spec...) {
-		if i < at.Done || !isDue(h, a.files.Changes()) {
+		if i < at.Done || !isDue(h, r.files.Changes()) {
 			continue
 		}
-		env := commandEnvironment(a.o.Config.Root, moment, u)
+		env := commandEnvironment(r.config.Root, moment, u)
 		if at.Started && at.Done == i {
 			env = append(env, "EDGEBUS_HOOK_AGAIN=true")
 		}
 		at.Done, at.Started = i, true
-		if err := a.save(func(s *agentState) { s.Hooks = at }); err != nil {
+		if err := r.save(func(s *agentState) { s.Hooks = at }); err != nil {
 			return err
 		}
 		where := fmt.Sprintf("hooks.%s[%d]", moment, i-len(own))
 		if i < len(own) {
 			where = fmt.Sprintf("hooks.%s[%d] of agent.yaml", moment, i)
 		}
-		if err := a.commands.runHook(ctx, h, env); err != nil {
+		if err := r.commands.runHook(ctx, h, env); err != nil {
 			return toFailure(ctx, resource.FailedHook, fmt.Errorf("%s: %w", where, err))
 		}
 		at.Done, at.Started = i+1, false
-		if err := a.save(func(s *agentState) { s.Hooks = at }); err != nil {
+		if err := r.save(func(s *agentState) { s.Hooks = at }); err != nil {
 			return err
 		}
 	}
@@ -124,13 +125,13 @@ func (c allowedCommands) run(ctx context.Context, name string, limit time.Durati
 // upgradeCommandTime bounds a command of an upgrade, whose own time-out is usually shorter.
 const upgradeCommandTime = time.Hour
 
-// runUpgradeCommand runs an upgrade's own command.
-func (a *agent) runUpgradeCommand(ctx context.Context, argv, env []string) error {
-	name, err := a.commands.allows(argv)
+// runUpgrade runs an upgrade's own command.
+func (c allowedCommands) runUpgrade(ctx context.Context, root string, argv, env []string) error {
+	name, err := c.allows(argv)
 	if err != nil {
 		return err
 	}
-	return a.commands.run(ctx, name, upgradeCommandTime, append(commandEnvironment(a.o.Config.Root, "upgrade", specUpdate{}), env...))
+	return c.run(ctx, name, upgradeCommandTime, append(commandEnvironment(root, "upgrade", specUpdate{}), env...))
 }
 
 // allows is which of this node's commands an upgrade's is: by its name, or with exactly the arguments that it has here.
@@ -149,4 +150,50 @@ func commandEnvironment(root, hook string, u specUpdate) []string {
 		"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LANG=C.UTF-8", "HOME=/",
 		"EDGEBUS_ROOT=" + root, "EDGEBUS_HOOK=" + hook, "EDGEBUS_RENDERED_VERSION=" + u.Spec.RenderedVersion,
 	}
+}
+
+// hookRunner runs hooks, the node's own and those of specs.
+type hookRunner struct {
+	*journal
+	config   configs.Agent
+	commands allowedCommands
+	files    *files.Store
+}
+
+// due are the hooks of a moment that an update causes: the node's own, and then the spec's.
+func (r *hookRunner) due(moment string, u specUpdate) (due []resource.Hook) {
+	own, spec := r.of(moment, u)
+	for _, h := range append(own, spec...) {
+		if isDue(h, r.files.Changes()) {
+			due = append(due, h)
+		}
+	}
+	return due
+}
+
+func (r *hookRunner) of(moment string, u specUpdate) (own, spec []resource.Hook) {
+	c, s := r.config.Hooks, resource.Hooks{}
+	if u.Spec.Hooks != nil {
+		s = *u.Spec.Hooks
+	}
+	switch moment {
+	case "beforeUpdating":
+		return configuredHooks(c.BeforeUpdating), s.BeforeUpdating
+	case "afterUpdating":
+		return configuredHooks(c.AfterUpdating), s.AfterUpdating
+	case "beforeRebooting":
+		return configuredHooks(c.BeforeRebooting), s.BeforeRebooting
+	}
+	return configuredHooks(c.AfterRebooting), s.AfterRebooting
+}
+
+func configuredHooks(list []configs.Hook) (hooks []resource.Hook) {
+	for _, h := range list {
+		hook := resource.Hook{Run: h.Run, Timeout: h.Timeout}
+		for _, c := range h.If {
+			hook.If = append(hook.If, resource.HookCondition(c))
+		}
+		hooks = append(hooks, hook)
+	}
+	return hooks
 }

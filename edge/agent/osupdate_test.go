@@ -197,7 +197,7 @@ func TestDamagedState(t *testing.T) {
 		r.send("spec", specOfVersion("1", textFile("/etc/a", "old")))
 		r.settle()
 		r.send("spec", specOfVersion("2", textFile("/etc/a", "new")))
-		r.agent.o.BeforeStep = func(step string) {
+		r.before = func(step string) {
 			if step == stepCommit {
 				panic(agentKilled{})
 			}
@@ -250,7 +250,7 @@ func osUpdate(t *testing.T, n int, end func(*imageHost), content string, unwell,
 		}
 	}
 	r.o.BeforeStep = m.point
-	r.agent.o.BeforeStep = m.point
+	r.before = m.point
 	next := specOfVersion("2", textFile("/etc/a", content))
 	next.OS = &resource.NodeOS{Image: "os:2"}
 	r.send("spec", next)

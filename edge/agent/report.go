@@ -51,8 +51,8 @@ func (a *agent) reportNow(before []resource.Condition) resource.AgentReport {
 		info.BootID = s.Boot
 		r.SystemInfo = &info
 	}
-	r.Conditions = withTransitionTimes(r.Conditions, before, a.o.Now())
-	return limitReport(r, a.o.Now())
+	r.Conditions = withTransitionTimes(r.Conditions, before, a.now())
+	return limitReport(r, a.now())
 }
 
 // agentConditions are the agent's own, without times.

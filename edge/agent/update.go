@@ -2,20 +2,13 @@ package agent
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
-	"os"
-	"path/filepath"
-	"reflect"
 	"slices"
-	"strings"
 	"time"
 
-	"github.com/edgebus/edgebus/broker/daemon/datadir"
 	"github.com/edgebus/edgebus/edge/agent/files"
-	"github.com/edgebus/edgebus/topics/backoff"
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
@@ -37,64 +30,9 @@ const (
 	stepRollBack    = "RollingBack"          // what was before is put back
 )
 
-// maxRollbackReboots is how often the host is rebooted to have its OS image from before an update again.
-const maxRollbackReboots = 3
-
 // maxResumed is how often an update goes on after the agent ended in the midst of it. After that it is rolled back: it may be
 // what ends the agent.
 const maxResumed = 3
-
-// agentState is what an agent keeps on disk.
-type agentState struct {
-	Format int `json:"format"`
-	// Applied is the spec that is applied whole; without a version there is none.
-	Applied resource.RenderedSpec `json:"applied"`
-	// Failed is the version that failed last, and FailedDigest the digest of its content: a hub that has lost its store may
-	// give the number to another content.
-	Failed       *resource.FailedVersion `json:"failed,omitempty"`
-	FailedDigest string                  `json:"failedDigest,omitempty"`
-	// Unstarted are the optional applications of Applied that are still to be started.
-	Unstarted []string `json:"unstarted,omitempty"`
-	// Update is the update that is being made.
-	Update *specUpdate `json:"update,omitempty"`
-	// Hooks is how far the hooks of the update are that is being made or prepared.
-	Hooks hookProgress `json:"hooks,omitzero"`
-	// Downloaded is what was downloaded before its window.
-	Downloaded downloadedSpec `json:"downloaded,omitzero"`
-	// Boot is the boot of the host that the agent saw last, and BootSeen when it first saw it.
-	Boot     string    `json:"boot,omitempty"`
-	BootSeen time.Time `json:"bootSeen,omitzero"`
-	// Rebooted says that the agent has seen another boot before.
-	Rebooted bool `json:"rebooted,omitempty"`
-}
-
-// downloadedSpec is a spec that was downloaded before its window.
-type downloadedSpec struct {
-	// Digest is the digest of the spec.
-	Digest string `json:"digest"`
-	// OSDone says that there is nothing to download for its OS image; OS is the image if it was downloaded, for this spec or an earlier one.
-	OSDone bool   `json:"osDone,omitempty"`
-	OS     string `json:"os,omitempty"`
-}
-
-// specUpdate is one that is being made.
-type specUpdate struct {
-	Spec resource.RenderedSpec `json:"spec"`
-	Step string                `json:"step"`
-	// Resumed is how often the agent was started in the midst of it.
-	Resumed int `json:"resumed,omitempty"`
-	// Unstarted are the optional applications that are to be started after it.
-	Unstarted []string `json:"unstarted,omitempty"`
-	// OSBefore is the image that was booted when another one was to be made the next; it is on disk before that is done.
-	OSBefore *resource.OSStatus `json:"osBefore,omitempty"`
-	// Boot is the boot in which the reboot was ordered.
-	Boot string `json:"boot,omitempty"`
-	// Failed is why it is rolled back.
-	Failed *resource.FailedVersion `json:"failed,omitempty"`
-	// RollbackReboots is how many boots of the host were to be into the image before; RollbackBoot is the last of them that was ended for it.
-	RollbackReboots int    `json:"rollbackReboots,omitempty"`
-	RollbackBoot    string `json:"rollbackBoot,omitempty"`
-}
 
 // specFailure is why a version can't be applied. It is not tried again until it changes.
 type specFailure struct{ reason, message string }
@@ -126,60 +64,6 @@ var (
 	// errSuperseded ends the staging of a version when there is a newer one.
 	errSuperseded = errors.New("there is a newer version")
 )
-
-const (
-	stateName = "state.json"
-	// stateFormat is the format of the state on disk. It rises when an agent with the present one would misread it.
-	stateFormat = 1
-)
-
-func loadState(dir string) (agentState, error) {
-	var s agentState
-	text, err := os.ReadFile(filepath.Join(dir, stateName))
-	if errors.Is(err, os.ErrNotExist) {
-		return s, nil
-	}
-	if err != nil {
-		return s, fmt.Errorf("the agent's state can't be read: %w", err)
-	}
-	if err = datadir.CheckFormat(text, stateFormat); errors.As(err, new(datadir.FormatError)) {
-		return s, fmt.Errorf("the agent's state %s %w: move it away, and start the agent again: it applies the node's spec anew", filepath.Join(dir, stateName), err)
-	}
-	if err == nil {
-		err = json.Unmarshal(text, &s)
-	}
-	if err != nil {
-		return agentState{}, stateDamagedError{fmt.Errorf("the agent's state %s is damaged: %w", filepath.Join(dir, stateName), err)}
-	}
-	return s, nil
-}
-
-// stateDamagedError is of a state that is on disk and is none.
-type stateDamagedError struct{ error }
-
-func (s agentState) save(dir string) error {
-	s.Format = stateFormat
-	text, err := json.Marshal(s)
-	if err != nil {
-		return err
-	}
-	return datadir.WriteFile(filepath.Join(dir, stateName), text)
-}
-
-// specDigest tells the content of one spec from another's.
-func specDigest(spec resource.RenderedSpec) string {
-	text, _ := json.Marshal(spec) // it was read from JSON
-	return resource.DigestOf(text)
-}
-
-// wants reports whether a spec is to be applied: it is another than the one that is, and not the one that failed.
-func (s agentState) wants(spec *resource.RenderedSpec) bool {
-	if spec == nil || s.failedBefore(spec) {
-		return false
-	}
-	// A hub that was restored from a backup may give a version's number to another content.
-	return spec.RenderedVersion != s.Applied.RenderedVersion || !reflect.DeepEqual(*spec, s.Applied)
-}
 
 // resumed is the update as it goes on after the agent was started. swapped says that its files are in their places. It is
 // rolled back if it was interrupted too often, and begins again if it had changed nothing: then it is nil.
@@ -257,7 +141,7 @@ func (a *agent) check(spec resource.RenderedSpec) error {
 			}
 		}
 	}
-	if spec.OS != nil && spec.OS.Image != "" && a.os == nil {
+	if spec.OS != nil && spec.OS.Image != "" && a.image.os == nil {
 		return specFailure{resource.FailedOS, "os.image: this host's OS is none that can be switched to an image"}
 	}
 	if len(spec.Applications) > 0 && a.applications == nil {
@@ -269,10 +153,10 @@ func (a *agent) check(spec resource.RenderedSpec) error {
 // runOnce does what there is to do. It returns after how long it is to be called again if nothing happens.
 func (a *agent) runOnce(ctx context.Context) (again time.Duration) {
 	if a.state.Update == nil {
-		spec, err := a.wantedSpec()
-		if err != nil || !a.state.wants(spec) && !a.retries(spec) {
+		spec, err := a.bus.spec()
+		if err != nil || !a.state.wants(spec) && !a.retry.retries(spec) {
 			a.progress("", "", err)
-			return min(a.idle(ctx), a.retryIn(spec))
+			return min(a.idle(ctx), a.retry.retryIn(spec))
 		}
 		wait, err := a.awaitWindows(ctx, *spec)
 		if wait > 0 {
@@ -288,7 +172,7 @@ func (a *agent) runOnce(ctx context.Context) (again time.Duration) {
 	for a.state.Update != nil && ctx.Err() == nil {
 		u := *a.state.Update
 		a.progress(u.Spec.RenderedVersion, u.Step, nil)
-		a.o.hook(u.Step)
+		a.hook(u.Step)
 		err := a.takeStep(ctx, &u)
 		if ctx.Err() != nil {
 			return 0
@@ -311,7 +195,7 @@ func (a *agent) prepare(ctx context.Context, spec resource.RenderedSpec) error {
 	u := specUpdate{Spec: spec, Step: stepStage}
 	a.log.Info().Str("rendered_version", spec.RenderedVersion).Msg("update begins")
 	a.progress(spec.RenderedVersion, stepStage, nil)
-	a.o.hook(stepStage)
+	a.hook(stepStage)
 	if err := a.check(spec); err != nil {
 		return err
 	}
@@ -321,8 +205,8 @@ func (a *agent) prepare(ctx context.Context, spec resource.RenderedSpec) error {
 		return toFailure(ctx, resource.FailedWrite, err)
 	}
 	a.progress(spec.RenderedVersion, stepBeforeHooks, nil)
-	a.o.hook(stepBeforeHooks)
-	if err := a.hooks(ctx, "beforeUpdating", u); err != nil {
+	a.hook(stepBeforeHooks)
+	if err := a.hooks.run(ctx, "beforeUpdating", u); err != nil {
 		return err
 	}
 	u.Step = stepSwap
@@ -372,8 +256,8 @@ func (a *agent) handleUnprepared(spec resource.RenderedSpec, err error) (again t
 		return retryAfter
 	}
 	a.log.Error().Str("rendered_version", spec.RenderedVersion).Str("reason", f.reason).Str("error", f.message).Msg("update failed before anything was changed")
-	u := specUpdate{Spec: spec}.failing(f, a.o.Now())
-	a.retryLater(u.Spec)
+	u := specUpdate{Spec: spec}.failing(f, a.now())
+	a.retry.retryLater(u.Spec)
 	err = a.save(func(s *agentState) { s.Failed, s.FailedDigest, s.Hooks = u.Failed, specDigest(u.Spec), hookProgress{} })
 	a.progress("", "", nil)
 	if err != nil {
@@ -386,80 +270,6 @@ func (a *agent) handleUnprepared(spec resource.RenderedSpec, err error) (again t
 		return retryAfter
 	}
 	return 0
-}
-
-// reportUnsaved reports a version as failed while the agent's state can't be written, so that it can't go on.
-func (a *agent) reportUnsaved(spec resource.RenderedSpec, err error) {
-	if !errors.As(err, new(stateWriteError)) {
-		return
-	}
-	a.mu.Lock()
-	a.live.failed = &resource.FailedVersion{RenderedVersion: spec.RenderedVersion, Reason: resource.FailedWrite, Message: err.Error(), At: resource.FormatTime(a.o.Now())}
-	a.mu.Unlock()
-	a.changed()
-}
-
-// specRetry is when a version is tried again that failed.
-type specRetry struct {
-	spec          string // its digest
-	backoff.Retry        // due at once after the agent was started
-}
-
-// hostRetryBackoff is the wait before a version is tried again that failed because of what the host is like.
-var hostRetryBackoff = backoff.Backoff{Min: time.Minute, Max: time.Hour}
-
-// retryPoll is how often the agent looks whether somebody asks for that.
-const retryPoll = 2 * time.Second
-
-// retryFileName asks the agent to try again the version that failed.
-const retryFileName = "retry"
-
-// isHostFailure reports whether a version failed because of what may change without another version: room on a disk, what stands in a place, a
-// blob that the hub doesn't have yet. Nothing of the host but files was changed by it, so that to try it again costs nothing.
-func isHostFailure(f *resource.FailedVersion) bool {
-	return slices.Contains([]string{resource.FailedWrite, resource.FailedPath, resource.FailedContent}, f.Reason)
-}
-
-// failedBefore reports whether a spec is the one that failed last.
-func (s agentState) failedBefore(spec *resource.RenderedSpec) bool {
-	return spec != nil && s.Failed != nil && s.Failed.RenderedVersion == spec.RenderedVersion && s.FailedDigest == specDigest(*spec)
-}
-
-// retries reports whether a version that failed is tried again now.
-func (a *agent) retries(spec *resource.RenderedSpec) bool {
-	if !a.state.failedBefore(spec) {
-		return false
-	}
-	if os.Remove(filepath.Join(a.o.Config.Data.Dir, retryFileName)) == nil {
-		a.log.Info().Str("rendered_version", spec.RenderedVersion).Msg("a version that failed is tried again, as it was asked for on this node")
-		return true
-	}
-	return isHostFailure(a.state.Failed) && a.retryWait(spec) <= 0
-}
-
-func (a *agent) retryWait(spec *resource.RenderedSpec) time.Duration {
-	if a.retry.spec != a.state.FailedDigest {
-		return 0
-	}
-	return a.retry.Left(hostRetryBackoff, a.o.Now())
-}
-
-// retryIn is when it is to be asked again whether a version is tried again.
-func (a *agent) retryIn(spec *resource.RenderedSpec) time.Duration {
-	if !a.state.failedBefore(spec) {
-		return time.Hour
-	}
-	if isHostFailure(a.state.Failed) {
-		return max(min(a.retryWait(spec), retryPoll), time.Millisecond)
-	}
-	return retryPoll
-}
-
-func (a *agent) retryLater(spec resource.RenderedSpec) {
-	if digest := specDigest(spec); a.retry.spec != digest {
-		a.retry = specRetry{spec: digest}
-	}
-	a.retry.Failed(hostRetryBackoff, a.o.Now())
 }
 
 // endFiles commits the files of an update or rolls them back, unless that was done before the agent was started.
@@ -478,8 +288,6 @@ func (a *agent) endFiles(commit bool) error {
 	return err
 }
 
-func (a *agent) saveUpdate(u specUpdate) error { return a.save(func(s *agentState) { s.Update = &u }) }
-
 // takeStep does the step of an update. It may add to u.
 func (a *agent) takeStep(ctx context.Context, u *specUpdate) error {
 	switch u.Step {
@@ -488,22 +296,22 @@ func (a *agent) takeStep(ctx context.Context, u *specUpdate) error {
 	case stepSwapped:
 		return nil
 	case stepOS:
-		return toFailure(ctx, resource.FailedOS, a.switchOS(ctx, u))
+		return toFailure(ctx, resource.FailedOS, a.image.to(ctx, u))
 	case stepReboot:
-		return a.reboot(ctx, u)
+		return a.image.reboot(ctx, u)
 	case stepAfterReboot:
-		return a.hooks(ctx, "afterRebooting", *u)
+		return a.hooks.run(ctx, "afterRebooting", *u)
 	case stepAfterHooks:
-		return a.hooks(ctx, "afterUpdating", *u)
+		return a.hooks.run(ctx, "afterUpdating", *u)
 	case stepApps:
 		return a.switchApplications(ctx, u, a.state.Applied, u.Spec, a.files.Changes())
 	case stepHealth:
 		return a.health(ctx, u.Spec)
 	case stepCommit:
-		a.discardOS(ctx, "")
+		a.image.discard(ctx, "")
 		return a.endFiles(true)
 	case stepRollBack:
-		a.discardOS(ctx, "")
+		a.image.discard(ctx, "")
 		return a.rollBack(ctx, u)
 	}
 	return specFailure{resource.FailedInterrupted, fmt.Sprintf("the agent's state has a step %q, which this version does not know", u.Step)}
@@ -515,7 +323,7 @@ func (a *agent) saveOutcome(u specUpdate, err error) error {
 	switch {
 	case errors.As(err, &f) && u.Step != stepRollBack && u.Step != stepCommit:
 		a.log.Error().Str("rendered_version", u.Spec.RenderedVersion).Str("step", u.Step).Str("reason", f.reason).Str("error", f.message).Msg("update failed and is rolled back")
-		u = u.failing(f, a.o.Now())
+		u = u.failing(f, a.now())
 		return a.saveUpdate(u)
 	case err != nil:
 		return err
@@ -532,9 +340,9 @@ func (a *agent) saveOutcome(u specUpdate, err error) error {
 		return err
 	case u.Step == stepRollBack:
 		if u.Failed.At == "" {
-			u.Failed.At = resource.FormatTime(a.o.Now())
+			u.Failed.At = resource.FormatTime(a.now())
 		}
-		a.retryLater(u.Spec)
+		a.retry.retryLater(u.Spec)
 		err = a.save(func(s *agentState) {
 			s.Unstarted, s.Update, s.Failed, s.FailedDigest, s.Hooks = u.Unstarted, nil, u.Failed, specDigest(u.Spec), hookProgress{}
 			s.Downloaded = downloadedSpec{}
@@ -546,7 +354,7 @@ func (a *agent) saveOutcome(u specUpdate, err error) error {
 		return err
 	}
 	for {
-		switchOS := u.Step == stepSwapped && a.wantsOS(u.Spec)
+		switchOS := u.Step == stepSwapped && a.image.wanted(u.Spec)
 		u.Step = nextStep(u.Step, switchOS)
 		if !a.stepIsEmpty(u) {
 			return a.saveUpdate(u)
@@ -558,80 +366,15 @@ func (a *agent) saveOutcome(u specUpdate, err error) error {
 func (a *agent) stepIsEmpty(u specUpdate) bool {
 	switch u.Step {
 	case stepAfterHooks:
-		return len(a.dueHooks("afterUpdating", u)) == 0
+		return len(a.hooks.due("afterUpdating", u)) == 0
 	case stepAfterReboot:
-		return len(a.dueHooks("afterRebooting", u)) == 0
+		return len(a.hooks.due("afterRebooting", u)) == 0
 	case stepApps:
 		return len(u.Spec.Applications) == 0 && len(a.state.Applied.Applications) == 0
 	case stepHealth:
 		return len(a.o.Config.Health.Checks) == 0 && len(u.Spec.Applications) == 0
 	}
 	return false
-}
-
-// switchOS makes the spec's OS image the one to boot next, unless it is booted: the host may have been booted since it was switched. What
-// was booted before is on disk first, so that a roll-back returns to it from every point on.
-func (a *agent) switchOS(ctx context.Context, u *specUpdate) error {
-	booted, err := a.os.Booted(ctx)
-	if err != nil || sameImage(booted, u.Spec.OS.Image) {
-		return err
-	}
-	if u.OSBefore == nil {
-		u.OSBefore = &booted
-		if err := a.saveUpdate(*u); err != nil {
-			return err
-		}
-	}
-	return a.os.Switch(ctx, u.Spec.OS.Image, a.state.Downloaded.OS == u.Spec.OS.Image)
-}
-
-// reboot boots the host into the image that was made the next one, and says whether that succeeded once it has booted again.
-func (a *agent) reboot(ctx context.Context, u *specUpdate) error {
-	if u.Boot == "" {
-		if booted, err := a.os.Booted(ctx); err == nil && sameImage(booted, u.Spec.OS.Image) {
-			return nil // by a boot that the agent did not order
-		}
-		if err := a.hooks(ctx, "beforeRebooting", *u); err != nil {
-			return err
-		}
-		u.Boot = a.state.Boot
-		if err := a.saveUpdate(*u); err != nil {
-			return err
-		}
-	}
-	if u.Boot == a.state.Boot {
-		if err := a.os.Reboot(ctx); err != nil {
-			return toFailure(ctx, resource.FailedOS, fmt.Errorf("the host can't be rebooted: %w", err))
-		}
-		<-ctx.Done() // the host ends the agent
-		return ctx.Err()
-	}
-	booted, err := a.os.Booted(ctx)
-	switch {
-	case err != nil:
-		return err
-	case !sameImage(booted, u.Spec.OS.Image):
-		return specFailure{resource.FailedOS, fmt.Sprintf("the host was rebooted and has booted %s, not %s", booted.Image, u.Spec.OS.Image)}
-	}
-	return nil
-}
-
-// sameImage reports whether a reference, with a digest or without, is that of the booted image.
-func sameImage(booted resource.OSStatus, image string) bool {
-	if name, digest, ok := strings.Cut(image, "@"); ok && booted.ImageDigest != "" {
-		bare, _, _ := strings.Cut(booted.Image, "@")
-		return digest == booted.ImageDigest && (bare == name || strings.HasPrefix(bare, name+":") || strings.HasPrefix(name, bare+":"))
-	}
-	return booted.Image == image
-}
-
-// wantsOS reports whether a spec wants another OS image than the host has booted.
-func (a *agent) wantsOS(spec resource.RenderedSpec) bool {
-	if spec.OS == nil || spec.OS.Image == "" || a.os == nil {
-		return false
-	}
-	booted, err := a.os.Booted(context.Background())
-	return err != nil || !sameImage(booted, spec.OS.Image)
 }
 
 // rollBack puts back what was before an update. All of it may be done again.
@@ -641,12 +384,12 @@ func (a *agent) rollBack(ctx context.Context, u *specUpdate) error {
 		return err
 	}
 	if u.OSBefore != nil {
-		reboot, err := a.os.Rollback(ctx, *u.OSBefore)
+		reboot, err := a.image.os.Rollback(ctx, *u.OSBefore)
 		if err != nil {
 			return fmt.Errorf("the OS image can't be switched back: %w", err)
 		}
 		if reboot && (u.RollbackReboots < maxRollbackReboots || u.RollbackBoot == a.state.Boot) {
-			return a.rebootBack(ctx, u)
+			return a.image.rebootBack(ctx, u)
 		}
 		if reboot { // its boot loader has another opinion: a host that runs another image is better than one that reboots for ever
 			u.Failed.Message += fmt.Sprintf("; and when it was rolled back: the host was rebooted %d times and does not boot %s", u.RollbackReboots, u.OSBefore.Image)
@@ -657,17 +400,6 @@ func (a *agent) rollBack(ctx context.Context, u *specUpdate) error {
 		u.Failed.Message += fmt.Sprintf("; and when it was rolled back: %v", err)
 	}
 	return nil
-}
-
-// rebootBack boots the host into the image that it had before an update. Each boot that is ended for it is counted on disk first.
-func (a *agent) rebootBack(ctx context.Context, u *specUpdate) error {
-	if u.RollbackBoot != a.state.Boot {
-		u.RollbackBoot, u.RollbackReboots = a.state.Boot, u.RollbackReboots+1
-		if err := a.saveUpdate(*u); err != nil {
-			return err
-		}
-	}
-	return errors.Join(a.os.Reboot(ctx), errors.New("the host reboots into the OS image that it had before"))
 }
 
 // switchApplications stops and starts applications, and notes in u which are to be started after the update: optional ones.

@@ -79,20 +79,20 @@ func (d failedDownload) next(spec string, now time.Time) time.Duration {
 // downloadOS downloads the OS image of a spec whose other contents were downloaded. An image that can't be downloaded before the update's
 // window is left to the switch. wait is the time until the next attempt.
 func (a *agent) downloadOS(ctx context.Context, spec resource.RenderedSpec, digest string, update time.Duration) (wait time.Duration, err error) {
-	if wait := a.osDownload.next(digest, a.o.Now()); wait > 0 {
+	if wait := a.osDownload.next(digest, a.now()); wait > 0 {
 		return min(wait, windowPoll), nil
 	}
 	image := ""
-	if spec.OS != nil && a.os != nil {
+	if spec.OS != nil && a.image.os != nil {
 		image = spec.OS.Image
 	}
 	current, cancel := a.untilSuperseded(ctx, spec)
 	defer cancel()
-	a.discardOS(current, image)
+	a.image.discard(current, image)
 	done := false
 	if image != "" {
 		a.progress(spec.RenderedVersion, stepStage, fmt.Errorf("the OS image %s is downloaded", image))
-		done, err = a.fetchOS(current, image)
+		done, err = a.image.fetch(current, image)
 	}
 	switch {
 	case current.Err() != nil:
@@ -102,40 +102,16 @@ func (a *agent) downloadOS(ctx context.Context, spec resource.RenderedSpec, dige
 		if a.osDownload.spec == digest {
 			wait = min(2*a.osDownload.wait, maxDownloadRetry)
 		}
-		a.osDownload = failedDownload{digest, a.o.Now(), wait}
+		a.osDownload = failedDownload{digest, a.now(), wait}
 		a.log.Warn().Err(err).Str("image", image).Dur("retry_in", wait).Msg("an OS image can't be downloaded before the update's window")
 		a.progress(spec.RenderedVersion, stepWindow, fmt.Errorf("it is applied from %s on; until then the download of its OS image is tried again: %w",
-			a.o.Now().Add(update).UTC().Truncate(time.Second).Format(time.RFC3339), err))
+			a.now().Add(update).UTC().Truncate(time.Second).Format(time.RFC3339), err))
 		return min(wait, windowPoll), nil
 	}
 	if !done {
 		image = ""
 	}
 	return 0, a.save(func(s *agentState) { s.Downloaded = downloadedSpec{Digest: digest, OSDone: true, OS: image} })
-}
-
-// fetchOS downloads an OS image, unless the host has booted it.
-func (a *agent) fetchOS(ctx context.Context, image string) (done bool, err error) {
-	if image == a.state.Downloaded.OS {
-		return true, nil // for an earlier spec
-	}
-	if booted, err := a.os.Booted(ctx); err != nil || sameImage(booted, image) {
-		return false, err
-	}
-	return a.os.Download(ctx, image)
-}
-
-// discardOS deletes an OS image that was downloaded, unless it is the one to keep.
-func (a *agent) discardOS(ctx context.Context, keep string) {
-	image := a.state.Downloaded.OS
-	if image == "" || image == keep || a.os == nil {
-		return
-	}
-	err := a.os.Discard(ctx, image)
-	err = errors.Join(err, a.save(func(s *agentState) { s.Downloaded.OS = "" }))
-	if err != nil {
-		a.log.Warn().Err(err).Str("image", image).Msg("an OS image that is no longer needed can't be deleted from the images of this host")
-	}
 }
 
 // untilOpen is how long it takes until a window opens; 0 or less: it is open.
@@ -147,7 +123,7 @@ func (a *agent) untilOpen(what string, s *resource.UpdateSchedule) (time.Duratio
 	if err != nil {
 		return 0, specFailure{resource.FailedInvalid, fmt.Sprintf("updatePolicy.%sSchedule: %v", what, err)}
 	}
-	now := a.o.Now()
+	now := a.now()
 	at := w.Open(now)
 	if at.IsZero() {
 		return 0, specFailure{resource.FailedInvalid, fmt.Sprintf("updatePolicy.%sSchedule: %q never comes again", what, s.At)}
@@ -156,7 +132,7 @@ func (a *agent) untilOpen(what string, s *resource.UpdateSchedule) (time.Duratio
 }
 
 func (a *agent) waitForWindow(spec resource.RenderedSpec, what string, wait time.Duration) time.Duration {
-	at := a.o.Now().Add(wait).UTC().Truncate(time.Second)
+	at := a.now().Add(wait).UTC().Truncate(time.Second)
 	a.progress(spec.RenderedVersion, stepWindow, fmt.Errorf("%s from %s on", what, at.Format(time.RFC3339)))
 	return min(wait, windowPoll)
 }

@@ -19,7 +19,7 @@ func newTestAgentWithClock(t *testing.T) (r *testAgent, now *time.Time, pulled *
 	now, pulled = new(time.Time), new([]string)
 	*now = time.Date(2026, 11, 2, 12, 0, 0, 0, time.UTC)
 	r.o.Now = func() time.Time { return *now }
-	r.agent.o.Now = r.o.Now
+	r.now = r.o.Now
 	r.agent.o.pull = func(_ context.Context, image string) error {
 		*pulled = append(*pulled, image)
 		return errors.New("no such registry")
@@ -164,7 +164,7 @@ func TestOSImageIsDownloadedAheadOfTheSwitch(t *testing.T) {
 func TestDownloadedOSImageOfAReplacedSpec(t *testing.T) {
 	r, _, _ := newTestAgentWithClock(t)
 	m := &imageHost{booted: "os:1", previous: "os:0", point: func(string) {}}
-	r.o.os, r.os = m, m
+	r.o.os, r.image.os = m, m
 	wanted := func(v, image string) {
 		s := specOfVersion(v, textFile("/etc/a", v))
 		s.OS = &resource.NodeOS{Image: image}
@@ -186,7 +186,7 @@ func TestDownloadedOSImageOfAReplacedSpec(t *testing.T) {
 func TestOSImageThatCannotBeDownloadedIsLeftToTheSwitch(t *testing.T) {
 	r, now, _ := newTestAgentWithClock(t)
 	m := &imageHost{booted: "os:1", previous: "os:0", offline: true, point: func(string) {}}
-	r.o.os, r.os = m, m
+	r.o.os, r.image.os = m, m
 	s := specOfVersion("1", textFile("/etc/a", "one"))
 	s.OS = &resource.NodeOS{Image: "os:2"}
 	s.UpdatePolicy = &resource.UpdatePolicy{DownloadSchedule: utcSchedule("0 12 * * *", "1h"), UpdateSchedule: utcSchedule("0 2 * * *", "")}
