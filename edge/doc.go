@@ -1,7 +1,22 @@
 // Package edge is the core, the daemon on a node. Run wires its parts together, and does nothing else.
 //
-// It never contains what a part does: each is a package, or a file here: link keeps the clients of the hub, of which link_commands, link_identity, link_streams and bridge each
-// do one thing, and link_status says how the link is; join, maintenance, report.
+// It never contains what a part does: each is a package, or a file here.
+//
+// # Files, in reading order
+//
+//	edge.go           Run, which wires the parts together; Main
+//	broker.go         what the core's broker is made from
+//	link.go           the clients of the hub: the main one, that of stored bridge rules, that of blobs
+//	link_commands.go  commands of the hub, and the clock by which they expire
+//	link_streams.go   telemetry, events and bridged messages on their way up
+//	bridge.go         bridged messages on their way down
+//	assemble.go       messages that come in parts
+//	link_identity.go  the renewal of the node's certificate, and its end
+//	link_status.go    how the link is, for the local API and metrics
+//	report.go         what the node says of itself, and metrics
+//	secrets.go        the key of the Secrets in the store
+//	maintenance.go    the commands check, backup and restore
+//	join.go           the command join; join_*.go: whose its files are
 //
 // # Packages, in reading order
 //

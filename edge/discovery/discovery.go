@@ -1,12 +1,3 @@
-// Package discovery is the program edgediscovery: it has discovery handlers look for what a node's Configurations ask for, and
-// publishes what they find and how they are. Handlers are programs that register over gRPC, as Akri's do, or are linked into this
-// one. It is an MQTT client of the node's broker, and goes on with what it has while there is none.
-//
-// It never trusts a handler: what one sends is bounded, and each device is checked by itself. It never changes the host, and never
-// removes what another MQTT client has published.
-//
-// Start with publish.go: what is to be on the broker, as a pure function. ask.go asks one handler for one Configuration,
-// handlers.go knows which handlers there are, bus.go is the connection to the broker, command.go the command line.
 package discovery
 
 import (
