@@ -19,6 +19,6 @@
 // # Where to add
 //
 //   - metadata beside a value: ParseStored and ValueMessage (tree.go), and resource.StoredValue
-//   - a stage of a batch: Stages and Host.step (host.go)
+//   - a stage of a batch: BatchStages and Host.step (host.go)
 //   - a limit on steps: Host.step for a batch, queue.fits (queue.go) for one sender
 package tree

@@ -336,7 +336,7 @@ func (it keyChange) in(b *bbolt.Bucket, tally *boltfile.Tally) error {
 	if it.body == nil {
 		return tally.Delete(b, key)
 	}
-	return tally.Put(b, key, withChecksum(nil, it.kind, key, it.body)) // bbolt uses both slices until the transaction ends
+	return tally.Put(b, key, location(it.kind).Record(key, it.body)) // bbolt uses both slices until the transaction ends
 }
 
 // storedView is all that is stored: the database, and the changes of the log since.
@@ -409,7 +409,7 @@ func (v *storedView) each(kind byte, do func(key string, body []byte) error) err
 			if _, newer := over[string(key)]; newer {
 				return nil
 			}
-			body, err := withoutChecksum(kind, key, value)
+			body, err := location(kind).Open(key, value)
 			return named(key, body, err)
 		})
 		if err != nil {

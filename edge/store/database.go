@@ -4,7 +4,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"hash/crc32"
 	"path/filepath"
 	"strings"
 	"time"
@@ -125,7 +124,7 @@ type databaseState struct {
 
 func (s databaseState) put(tx *bbolt.Tx) error {
 	body := s.records.Append(binary.BigEndian.AppendUint64(nil, s.segment))
-	return tx.Bucket(bucketMeta).Put(keyState, withChecksum(nil, 0, keyState, body))
+	return tx.Bucket(bucketMeta).Put(keyState, location(0).Record(keyState, body))
 }
 
 // position is the last segment that is in the database.
@@ -162,8 +161,8 @@ func readState(tx *bbolt.Tx) (now databaseState, err error) {
 			return now, fmt.Errorf("it has no bucket %q", name)
 		}
 	}
-	if body, err = withoutChecksum(0, keyState, body); err != nil || len(body) != 8+boltfile.TallySize {
-		return now, fmt.Errorf("%s: %w", keyState, errChecksum)
+	if body, err = location(0).Open(keyState, body); err != nil || len(body) != 8+boltfile.TallySize {
+		return now, fmt.Errorf("%s: %w", keyState, boltfile.ErrChecksum)
 	}
 	return databaseState{binary.BigEndian.Uint64(body), boltfile.ParseTally(body[8:])}, nil
 }
@@ -186,7 +185,7 @@ func (s *Store) checkRecords() error {
 func countRecords(tx *bbolt.Tx) (found boltfile.Tally, err error) {
 	for kind := byte(kindState); kind < kinds && err == nil; kind++ {
 		err = tx.Bucket(buckets[kind]).ForEach(func(key, value []byte) error {
-			if _, err := withoutChecksum(kind, key, value); err != nil {
+			if _, err := location(kind).Open(key, value); err != nil {
 				return fmt.Errorf("%s: key %q: %w", buckets[kind], key, err)
 			}
 			found.Add(value)
@@ -211,26 +210,8 @@ func (s *Store) checkDB() error {
 	return nil
 }
 
-var castagnoli = crc32.MakeTable(crc32.Castagnoli)
-
-func checksum(kind byte, key, body []byte) uint32 {
-	s := crc32.Update(0, castagnoli, []byte{kind})
-	return crc32.Update(crc32.Update(s, castagnoli, key), castagnoli, body)
-}
-
-// withChecksum is a value as it is stored, with its checksum. It uses the memory of buf.
-func withChecksum(buf []byte, kind byte, key, body []byte) []byte {
-	return append(binary.LittleEndian.AppendUint32(buf[:0], checksum(kind, key, body)), body...)
-}
-
-var errChecksum = errors.New("its checksum is wrong")
-
-func withoutChecksum(kind byte, key, value []byte) ([]byte, error) {
-	if len(value) < 4 || binary.LittleEndian.Uint32(value) != checksum(kind, key, value[4:]) {
-		return nil, errChecksum
-	}
-	return value[4:], nil
-}
+// location is where the records of a kind are; 0: in meta.
+func location(kind byte) boltfile.Location { return boltfile.LocationOf([]byte{kind}) }
 
 // The kinds of what is stored; see the package's description.
 const (

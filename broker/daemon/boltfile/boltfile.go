@@ -8,6 +8,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"hash/crc32"
 	"io"
 	"math"
 	"os"
@@ -210,6 +211,40 @@ func (s *Snapshot) Copy(w io.Writer) error {
 
 // Close ends it.
 func (s *Snapshot) Close() error { return s.tx.Rollback() }
+
+// Location is the checksum of the names of the buckets that a record is in.
+type Location uint32
+
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
+// ErrChecksum is the error of a record that isn't what was written there.
+var ErrChecksum = errors.New("its checksum is wrong")
+
+// LocationOf is the location of a bucket whose path has that text.
+func LocationOf(path []byte) Location { return Location(crc32.Checksum(path, castagnoli)) }
+
+func (l Location) checksum(key, body []byte) uint32 {
+	return crc32.Update(crc32.Update(uint32(l), castagnoli, key), castagnoli, body)
+}
+
+// Seal writes the checksum of location, key and body into the four bytes before the body, which makes it a record.
+func (l Location) Seal(key, room []byte) (record []byte) {
+	binary.LittleEndian.PutUint32(room, l.checksum(key, room[4:]))
+	return room
+}
+
+// Record is a copy of a body, sealed.
+func (l Location) Record(key, body []byte) []byte {
+	return l.Seal(key, append(make([]byte, 4, 4+len(body)), body...))
+}
+
+// Open checks a record's checksum and returns its body, which shares its memory.
+func (l Location) Open(key, record []byte) (body []byte, err error) {
+	if len(record) < 4 || binary.LittleEndian.Uint32(record) != l.checksum(key, record[4:]) {
+		return nil, ErrChecksum
+	}
+	return record[4:], nil
+}
 
 // Tally is how many records a database has, and the sum of their first four bytes, which are a checksum
 // of each. Kept up with each write and stored with it, it tells of a record that is missing though all

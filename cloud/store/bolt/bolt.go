@@ -1,21 +1,12 @@
-// Package bolt is the hub's embedded store: one bbolt file, written by one
-// goroutine that commits everything that waits in one transaction, and an index
-// in memory that serves all reads.
-//
-// It never acknowledges a write before the file is synced, never lets a reader
-// wait for a writer or a writer for a watcher, and never interprets what it keeps.
 package bolt
 
 import (
 	"cmp"
 	"context"
-	"crypto/rand"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -218,176 +209,8 @@ func (s *Store) Get(ctx context.Context, key store.Key) (store.Object, error) {
 	return e.object(key.Kind), nil
 }
 
-// List returns a kind's objects in order, all as of one revision.
-func (s *Store) List(ctx context.Context, kind string, opts store.ListOptions) (store.Page, error) {
-	if err := ctx.Err(); err != nil {
-		return store.Page{}, err
-	}
-	snap, err := s.snapshotAt(kind, opts.Rev)
-	if err != nil {
-		return store.Page{}, err
-	}
-	page := snap.table(kind).page(kind, opts)
-	page.Rev = snap.rev
-	if page.More > 0 {
-		s.pin(snap, opts.Reader)
-	}
-	return page, nil
-}
-
-func (t *table) page(kind string, opts store.ListOptions) (p store.Page) {
-	if opts.Name != "" {
-		if e := t.get(opts.Namespace, opts.Name); e != nil {
-			p.Items = []store.Object{e.object(kind)}
-		}
-		return p
-	}
-	first, name := opts.Namespace, ""
-	if opts.After != (store.Key{}) {
-		first, name = opts.After.Namespace, opts.After.Name+"\x00" // the next name there could be
-	}
-	begin, end := t.rank(first, name), t.n
-	if opts.Namespace != "" {
-		end = t.rank(opts.Namespace+"\x00", "")
-	}
-	n := max(end-begin, 0)
-	if opts.Limit > 0 {
-		n = min(n, opts.Limit)
-	}
-	p.More = max(end-begin-n, 0)
-	if n == 0 {
-		return p
-	}
-	p.Items = make([]store.Object, 0, n)
-	t.from(first, name, func(e *objectVersion) bool {
-		p.Items = append(p.Items, e.object(kind))
-		return len(p.Items) < n
-	})
-	return p
-}
-
-// A pin keeps a snapshot that somebody reads page by page.
-type pinnedSnapshot struct {
-	snap   *snapshot
-	reader string
-	used   time.Time
-}
-
-const (
-	maxPins          = 64 // of all readers
-	maxPinsPerReader = 4  // of one reader
-	maxPinAge        = 5 * time.Minute
-)
-
-func (s *Store) pin(snap *snapshot, reader string) {
-	s.pinMu.Lock()
-	defer s.pinMu.Unlock()
-	s.pins = slices.DeleteFunc(s.pins, func(p pinnedSnapshot) bool { return p.snap.rev == snap.rev && p.reader == reader })
-	s.pins = append(s.pins, pinnedSnapshot{snap, reader, s.opts.Now()}) // the least recently used is first
-	s.unpin()
-}
-
-// unpin drops snapshots that were not used for maxPinAge, and while there are too many, or they keep too much in memory, the oldest of the
-// reader that has most. pinMu is held.
-func (s *Store) unpin() {
-	old := s.opts.Now().Add(-maxPinAge)
-	s.pins = slices.DeleteFunc(s.pins, func(p pinnedSnapshot) bool { return p.used.Before(old) })
-	for len(s.pins) > 0 {
-		owned := make(map[string]int)
-		most := "" // the hub's own, which are bounded with all others only
-		oldest := s.pins[0].snap
-		for _, p := range s.pins {
-			if owned[p.reader]++; p.reader != "" && (most == "" || owned[p.reader] > owned[most]) {
-				most = p.reader
-			}
-			if p.snap.replaced < oldest.replaced {
-				oldest = p.snap
-			}
-		}
-		tooMuch := s.snap.Load().replaced-oldest.replaced > s.opts.MaxPinned
-		switch {
-		case tooMuch:
-			s.pins = slices.DeleteFunc(s.pins, func(p pinnedSnapshot) bool { return p.snap == oldest })
-		case len(s.pins) > maxPins, most != "" && owned[most] > maxPinsPerReader:
-			i := slices.IndexFunc(s.pins, func(p pinnedSnapshot) bool { return p.reader == most })
-			s.pins = slices.Delete(s.pins, i, i+1)
-		default:
-			return
-		}
-	}
-}
-
-// snapshotAt is the snapshot of a revision; 0 is the newest.
-func (s *Store) snapshotAt(kind string, rev uint64) (*snapshot, error) {
-	now := s.snap.Load()
-	if rev == 0 || rev == now.rev {
-		return now, nil
-	}
-	s.pinMu.Lock()
-	defer s.pinMu.Unlock()
-	s.unpin()
-	for _, p := range s.pins {
-		if p.snap.rev == rev {
-			return p.snap, nil
-		}
-	}
-	return nil, store.Gone(kind, rev, now.rev)
-}
-
-// storeState is the record of the whole file, as of its last transaction.
-type storeState struct {
-	rev, seq uint64
-	identity uint32
-	records  boltfile.Tally
-}
-
-const stateSize = 8 + 8 + 4 + boltfile.TallySize
-
-// readState reads the state of a file that is well formed.
-func readState(tx *bbolt.Tx) (s storeState, err error) {
-	b, err := topLevelLocation.open(keyState, tx.Bucket(bucketMeta).Get(keyState))
-	if err != nil || len(b) != stateSize {
-		return s, fmt.Errorf("its %s: %w", keyState, errRecord)
-	}
-	s.rev, s.seq = binary.BigEndian.Uint64(b), binary.BigEndian.Uint64(b[8:])
-	s.identity = binary.BigEndian.Uint32(b[16:])
-	s.records = boltfile.ParseTally(b[20:])
-	if s.identity == 0 {
-		return s, errNoIdentity
-	}
-	return s, nil
-}
-
-var errNoIdentity = fmt.Errorf("its identity is none: %w", errRecord)
-
-func (s storeState) put(tx *bbolt.Tx) error {
-	b := make([]byte, 4, 4+stateSize)
-	b = binary.BigEndian.AppendUint64(binary.BigEndian.AppendUint64(b, s.rev), s.seq)
-	b = binary.BigEndian.AppendUint32(b, s.identity)
-	return tx.Bucket(bucketMeta).Put(keyState, topLevelLocation.seal(keyState, s.records.Append(b)))
-}
-
-func initialiseFile(tx *bbolt.Tx) error {
-	for _, name := range [][]byte{bucketMeta, bucketKinds, bucketReplicas, bucketReported} {
-		if _, err := tx.CreateBucket(name); err != nil {
-			return err
-		}
-	}
-	return errors.Join(tx.Bucket(bucketMeta).Put(keyVersion, encodeNumber(formatVersion)), storeState{identity: newIdentity()}.put(tx))
-}
-
 // Identity is a random number that identifies this store. It is drawn when the file is made; copies and backups have the same.
 func (s *Store) Identity() uint32 { return s.identity }
-
-// newIdentity draws an identity.
-func newIdentity() (id uint32) {
-	for id == 0 {
-		b := make([]byte, 4)
-		_, _ = rand.Read(b) // crypto/rand never fails
-		id = binary.BigEndian.Uint32(b)
-	}
-	return id
-}
 
 // Counts are the objects of each kind, and the newest revision.
 func (s *Store) Counts() (objects map[string]int, rev uint64) {

@@ -486,7 +486,7 @@ func (c *recordChange) write(kind kindBucket, tally *boltfile.Tally, key []byte)
 		return tally.Delete(status.Bucket, key)
 	}
 	if c.data {
-		if err := data.put(tally, key, encodeRecord(c.e.created, c.e.rev, c.e.data)); err != nil {
+		if err := data.seal(tally, key, encodeRecord(c.e.created, c.e.rev, c.e.data)); err != nil {
 			return err
 		}
 	}
@@ -496,7 +496,7 @@ func (c *recordChange) write(kind kindBucket, tally *boltfile.Tally, key []byte)
 	if c.e.status == nil {
 		return tally.Delete(status.Bucket, key)
 	}
-	return status.put(tally, key, encodeRecord(c.e.created, c.e.rev, c.e.status))
+	return status.seal(tally, key, encodeRecord(c.e.created, c.e.rev, c.e.status))
 }
 
 // writeLastDeletes notes when something of a kind was deleted last: after a restart, which forgets what that was, a
@@ -520,12 +520,17 @@ func (b *batch) writeLastDeletes(tx *bbolt.Tx, tally *boltfile.Tally) error {
 // records is a bucket of records.
 type records struct {
 	*bbolt.Bucket
-	location
+	boltfile.Location
 }
 
-// put writes a record. The body has room for the checksum before it.
+// put writes a body.
 func (r records) put(tally *boltfile.Tally, key, body []byte) error {
-	return tally.Put(r.Bucket, key, r.seal(key, body))
+	return tally.Put(r.Bucket, key, r.Record(key, body))
+}
+
+// seal writes a body that has room for the checksum before it.
+func (r records) seal(tally *boltfile.Tally, key, room []byte) error {
+	return tally.Put(r.Bucket, key, r.Seal(key, room))
 }
 
 // kindBucket is a kind's bucket.
@@ -539,7 +544,7 @@ func (k kindBucket) in(name []byte) records {
 }
 
 func (k kindBucket) putLastDelete(tally *boltfile.Tally, rev uint64) error {
-	return records{k.bucket, locationIn(k.kind, nil)}.put(tally, keyLastDelete, withChecksumRoom(encodeNumber(rev)))
+	return records{k.bucket, locationIn(k.kind, nil)}.put(tally, keyLastDelete, encodeNumber(rev))
 }
 
 // makeKind is the kind's bucket, made with all that is in it when missing.

@@ -70,7 +70,7 @@ func writeNode(tx *bbolt.Tx, tally *boltfile.Tally, c store.NodeChange) error {
 		meta = []byte{}
 	}
 	if meta != nil {
-		if err := nodes.put(tally, node, withChecksumRoom(meta)); err != nil {
+		if err := nodes.put(tally, node, meta); err != nil {
 			return err
 		}
 	}
@@ -80,7 +80,7 @@ func writeNode(tx *bbolt.Tx, tally *boltfile.Tally, c store.NodeChange) error {
 		}
 	}
 	for _, item := range c.Put {
-		if err := up.put(tally, objectKey(c.Node, item.Key), withChecksumRoom(item.Value)); err != nil {
+		if err := up.put(tally, objectKey(c.Node, item.Key), item.Value); err != nil {
 			return err
 		}
 	}
@@ -128,10 +128,10 @@ func replicasIn(tx *bbolt.Tx) replicas {
 }
 
 func (in replicas) open(key, record []byte) ([]byte, error) {
-	value, err := topLevelLocation.open(key, record)
+	value, err := topLevelLocation.Open(key, record)
 	if err != nil {
 		node, item, _ := strings.Cut(string(key), "\x00")
-		return nil, fmt.Errorf("what node %s reported: %q: %w", node, item, err)
+		return nil, fmt.Errorf("what node %s reported: %q: %w", node, item, errRecord)
 	}
 	return value, nil
 }
