@@ -24,7 +24,6 @@ import (
 	"github.com/edgebus/edgebus/cloud/blobs"
 	"github.com/edgebus/edgebus/cloud/enroll"
 	"github.com/edgebus/edgebus/cloud/events"
-	"github.com/edgebus/edgebus/cloud/fleet"
 	"github.com/edgebus/edgebus/cloud/objects"
 	"github.com/edgebus/edgebus/cloud/sources"
 	"github.com/edgebus/edgebus/cloud/store/bolt"
@@ -84,7 +83,7 @@ func Run(ctx context.Context, o Options) (err error) {
 	references := blobs.ReferenceFinder{Reader: st}
 	content, err := blobs.Open(blobs.Options{
 		Dir: cfg.Data.Dir, Bytes: int64(cfg.Limits.Blobs.Bytes), Age: cfg.Limits.Blobs.Age, Log: log,
-		Refs: []blobs.References{references.Refs, fleet.BlobReferences(st), sources.BlobReferences(st)},
+		Refs: references.Refs,
 	})
 	if err != nil {
 		return err

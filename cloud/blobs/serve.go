@@ -234,38 +234,25 @@ func (s ReferenceFinder) Allowed(ctx context.Context, node, digest string) (allo
 // referringKinds are the kinds whose objects refer to blobs.
 var referringKinds = []string{
 	resource.KindNode, resource.KindFleet, resource.KindTemplateVersion, resource.KindRenderedSpec,
-	resource.KindArtifact, resource.KindUpgradeOrder,
+	resource.KindArtifact, resource.KindUpgradeOrder, resource.KindSource,
 }
+
+var digestPattern = regexp.MustCompile(resource.DigestPrefix + `[0-9a-f]{64}`)
 
 // Refs calls use with each digest in the specs of the kinds that refer to blobs, wherever it stands: what looks like one
 // and is none keeps nothing.
 func (s ReferenceFinder) Refs(ctx context.Context, use func(digest string)) error {
 	for _, kind := range referringKinds {
-		if err := s.refs(ctx, kind, use); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-var digestPattern = regexp.MustCompile(resource.DigestPrefix + `[0-9a-f]{64}`)
-
-func (s ReferenceFinder) refs(ctx context.Context, kind string, use func(digest string)) error {
-	for opts := (store.ListOptions{Limit: 1000}); ; {
-		page, err := s.Reader.List(ctx, kind, opts)
-		if err != nil {
-			return err
-		}
-		for _, o := range page.Items {
+		for o, err := range store.All(ctx, s.Reader, kind, store.ListOptions{}) {
+			if err != nil {
+				return err
+			}
 			for _, digest := range digestPattern.FindAll(o.Data, -1) {
 				use(string(digest))
 			}
 		}
-		if page.More == 0 || len(page.Items) == 0 {
-			return nil
-		}
-		opts.Rev, opts.After = page.Rev, page.Items[len(page.Items)-1].Key
 	}
+	return nil
 }
 
 func useDigests(o store.Object, use func(digest string)) error {

@@ -186,10 +186,10 @@ func (r fakeReader) List(_ context.Context, kind string, o store.ListOptions) (s
 }
 
 func TestBlobsOverHTTP(t *testing.T) {
-	s := openTestStore(t, Options{Refs: []References{func(_ context.Context, use func(string)) error {
+	s := openTestStore(t, Options{Refs: func(_ context.Context, use func(string)) error {
 		use(resource.DigestOf([]byte("in use")))
 		return nil
-	}}})
+	}})
 	inUse := putContent(t, s, []byte("in use"))
 	server, _, _ := newTestServer(t, s, map[string]bool{inUse: true})
 	who := broker.Identity{Roles: []topics.Role{topics.RoleOperator}, Nodes: []string{"*"}}

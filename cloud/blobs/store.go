@@ -37,9 +37,6 @@ const (
 	suspectInterval  = time.Minute    // a blob that nodes suspect is not read more often
 )
 
-// References calls use with the digest of every blob that must be kept. The digests need not be distinct.
-type References func(ctx context.Context, use func(digest string)) error
-
 // Options are what a Store is made from.
 type Options struct {
 	// Dir is the hub's data directory.
@@ -48,8 +45,8 @@ type Options struct {
 	Bytes int64
 	// Age is for how long a blob is kept that nothing refers to, after its last Put.
 	Age time.Duration
-	// Refs say what must be kept.
-	Refs []References
+	// Refs calls use with the digest of every blob that must be kept, once or more often; nil: there is none.
+	Refs func(ctx context.Context, use func(digest string)) error
 	Log  zerolog.Logger
 	Now  func() time.Time // nil: time.Now
 }
@@ -470,15 +467,16 @@ func (s *Store) Remove(ctx context.Context, digest string) error {
 
 func (s *Store) used(ctx context.Context) (map[[sha256.Size]byte]bool, error) {
 	used := make(map[[sha256.Size]byte]bool)
-	for _, refs := range s.o.Refs {
-		err := refs(ctx, func(digest string) {
-			if sum, err := resource.ParseDigest(digest); err == nil {
-				used[sum] = true
-			}
-		})
-		if err != nil {
-			return nil, fmt.Errorf("it is not known which blobs are in use: %w", err)
+	if s.o.Refs == nil {
+		return used, nil
+	}
+	err := s.o.Refs(ctx, func(digest string) {
+		if sum, err := resource.ParseDigest(digest); err == nil {
+			used[sum] = true
 		}
+	})
+	if err != nil {
+		return nil, fmt.Errorf("it is not known which blobs are in use: %w", err)
 	}
 	return used, nil
 }

@@ -166,12 +166,12 @@ func TestWhatNothingRefersToIsRemovedAfterItsTime(t *testing.T) {
 	var c fakeClock
 	refs := map[string]bool{}
 	var refsErr error
-	s := openTestStore(t, Options{Age: time.Hour, Now: c.Now, Refs: []References{func(_ context.Context, use func(string)) error {
+	s := openTestStore(t, Options{Age: time.Hour, Now: c.Now, Refs: func(_ context.Context, use func(string)) error {
 		for digest := range refs {
 			use(digest)
 		}
 		return refsErr
-	}}})
+	}})
 	used, unused, again := putContent(t, s, []byte("used")), putContent(t, s, []byte("unused")), putContent(t, s, []byte("again"))
 	refs[used] = true
 	has := func() (n int) {
@@ -315,12 +315,12 @@ func TestAThousandNodesShareAContent(t *testing.T) {
 func TestABlobThatIsPutWhileItIsRemovedStays(t *testing.T) {
 	c := &fakeClock{now: time.Now()}
 	var during func()
-	s := openTestStore(t, Options{Now: c.Now, Age: time.Hour, Refs: []References{func(context.Context, func(string)) error {
+	s := openTestStore(t, Options{Now: c.Now, Age: time.Hour, Refs: func(context.Context, func(string)) error {
 		if during != nil {
 			during()
 		}
 		return nil
-	}}})
+	}})
 	digest := putContent(t, s, []byte("shared"))
 	again := func() {
 		_, _, err := s.Put(context.Background(), failingReader{}, digest) // its content is there

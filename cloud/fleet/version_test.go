@@ -18,7 +18,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/remote"
 	"github.com/stretchr/testify/require"
 
-	"github.com/edgebus/edgebus/cloud/fleet"
+	"github.com/edgebus/edgebus/cloud/blobs"
 	"github.com/edgebus/edgebus/cloud/objects"
 	"github.com/edgebus/edgebus/cloud/store"
 	"github.com/edgebus/edgebus/topics/resource"
@@ -82,7 +82,7 @@ func TestATemplateThatChangesIsAnotherVersion(t *testing.T) {
 	})
 	require.Equal(t, "a-0000004", h.fleet("a").Metadata.Annotations["fleet-controller/templateVersion"])
 	digests := map[string]bool{}
-	require.NoError(t, fleet.BlobReferences(h.Store)(t.Context(), func(d string) { digests[d] = true }))
+	require.NoError(t, blobs.ReferenceFinder{Reader: h.Store}.Refs(t.Context(), func(d string) { digests[d] = true }))
 	require.True(t, digests[resource.DigestOf([]byte("1"))] && digests[resource.DigestOf([]byte("2"))])
 
 	h.editFleet("a", func(f *resource.Fleet) { f.Spec.Template.Spec = motdSpec("{{ range .metadata.labels }}{{ end }}") })
@@ -143,7 +143,7 @@ func TestContentsOfReferencesAreFrozen(t *testing.T) {
 		f.Spec.Template.Spec.Applications = []resource.Application{{Name: "x", AppType: "quadlet", Files: []resource.InlineFile{{Path: "x.container", Digest: blob(2), Size: 1}}}}
 	})
 	used := map[string]bool{}
-	require.NoError(t, fleet.BlobReferences(h.Store)(t.Context(), func(d string) { used[d] = true }))
+	require.NoError(t, blobs.ReferenceFinder{Reader: h.Store}.Refs(t.Context(), func(d string) { used[d] = true }))
 	require.True(t, used[blob(1)] && used[blob(2)])
 }
 

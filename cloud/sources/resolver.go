@@ -622,25 +622,6 @@ func (s *Resolver) repository(ctx context.Context, key store.Key) (time.Duration
 	return again, store.IgnoreNotFound(err)
 }
 
-// BlobReferences calls use with the digests of what sources contain now.
-func BlobReferences(r store.Reader) func(ctx context.Context, use func(digest string)) error {
-	return func(ctx context.Context, use func(digest string)) error {
-		for item, err := range store.All(ctx, r, resource.KindSource, store.ListOptions{}) {
-			if err != nil {
-				return err
-			}
-			var rec sourceRecord
-			if err := json.Unmarshal(item.Data, &rec); err != nil {
-				return fmt.Errorf("the stored %s can't be read: %w", item.Key, err)
-			}
-			for _, f := range rec.Files {
-				use(f.Digest)
-			}
-		}
-		return nil
-	}
-}
-
 // IsFetched says whether a blob was fetched from a Repository: a record of a source has it, or what a fleet has frozen of one.
 func IsFetched(r store.Reader) func(ctx context.Context, digest string) (bool, error) {
 	return func(ctx context.Context, digest string) (found bool, err error) {

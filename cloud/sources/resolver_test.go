@@ -239,7 +239,7 @@ func TestCredentialsAreCorrected(t *testing.T) {
 	require.NoError(t, err)
 	require.Eventually(t, func() bool { return reads.Load() > before }, waitTimeout, time.Millisecond, "a webhook has it read")
 	digests := map[string]bool{}
-	require.NoError(t, BlobReferences(h.Store)(t.Context(), func(d string) { digests[d] = true }))
+	require.NoError(t, blobs.ReferenceFinder{Reader: h.Store}.Refs(t.Context(), func(d string) { digests[d] = true }))
 	require.Equal(t, map[string]bool{known.Files[0].Digest: true}, digests)
 }
 
