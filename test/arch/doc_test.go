@@ -32,7 +32,7 @@ func TestReadingOrdersAreWhole(t *testing.T) {
 				}
 				require.True(t, namesFile(files, name), "%s doesn't name %s", path, name)
 			}
-			for _, name := range regexp.MustCompile(`[a-z_*]+\.go`).FindAllString(files, -1) {
+			for _, name := range regexp.MustCompile(`[a-z0-9_*]+\.go`).FindAllString(files, -1) {
 				there, err := filepath.Glob(filepath.Join(dir, name))
 				require.NoError(t, err)
 				require.NotEmpty(t, there, "%s names %s", path, name)
@@ -62,7 +62,7 @@ func docSection(doc, heading string) string {
 
 // namesFile is whether a list names a file, perhaps by a pattern such as socket_*.go.
 func namesFile(list, file string) bool {
-	for _, pattern := range regexp.MustCompile(`[a-z_*]+\.go`).FindAllString(list, -1) {
+	for _, pattern := range regexp.MustCompile(`[a-z0-9_*]+\.go`).FindAllString(list, -1) {
 		if ok, err := filepath.Match(pattern, file); ok && err == nil {
 			return true
 		}

@@ -19,10 +19,6 @@ type configurationSpecV0 struct {
 	resource.ConfigurationSpec
 	DiscoveryHandler *handlerV0 `json:"discoveryHandler,omitempty"`
 	Protocol         *handlerV0 `json:"protocol,omitempty"`
-
-	BrokerPodSpec opaqueJSON `json:"brokerPodSpec,omitempty"` // before there was brokerSpec
-	Properties    opaqueJSON `json:"properties,omitempty"`    // before there were brokerProperties
-	Units         opaqueJSON `json:"units,omitempty"`
 }
 
 type handlerV0 struct {
@@ -53,8 +49,7 @@ type instanceV0 struct {
 
 type instanceSpecV0 struct {
 	resource.InstanceSpec
-	CDIName  opaqueJSON `json:"cdiName,omitempty"`
-	Metadata opaqueJSON `json:"metadata,omitempty"` // what handlers said before there were brokerProperties
+	CDIName opaqueJSON `json:"cdiName,omitempty"`
 }
 
 func akriKinds() []Kind {
