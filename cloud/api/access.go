@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
@@ -12,12 +11,12 @@ import (
 	"strings"
 	"time"
 
-	"google.golang.org/protobuf/encoding/protowire"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/edgebus/edgebus/broker"
 	"github.com/edgebus/edgebus/broker/audit"
 	"github.com/edgebus/edgebus/broker/daemon/httpserver"
+	"github.com/edgebus/edgebus/cloud/api/webhook"
 	"github.com/edgebus/edgebus/cloud/objects"
 	"github.com/edgebus/edgebus/cloud/objects/rawjson"
 	"github.com/edgebus/edgebus/cloud/store"
@@ -243,7 +242,7 @@ const loginPath = "/auth/oidc"
 // authenticate identifies the user of each request.
 func (s *server) authenticate(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if slices.Contains(publicPaths, r.URL.Path) || isWebhook(r) {
+		if slices.Contains(publicPaths, r.URL.Path) || webhook.IsRequest(r) {
 			next.ServeHTTP(w, r)
 			return
 		}
@@ -402,231 +401,4 @@ func (z *authorizer) warnUnlistedCertificate(w http.ResponseWriter, r *request) 
 		addWarning(w, "the certificate is for %q, and as auth.users of the hub has no user of that name it is taken for a node's; "+
 			"there is no such Node, so nothing is shown. For a person, list the name in auth.users, with a role", a.nodes[0])
 	}
-}
-
-// Reviews tell users what they may do and who they are: kubectl auth can-i, can-i --list and whoami. They follow the
-// same rules as requests.
-const (
-	authorizationRoot  = "/apis/authorization.k8s.io/v1"
-	authenticationRoot = "/apis/authentication.k8s.io/v1"
-
-	// maxReview bounds the body of a review, in bytes.
-	maxReview = 64 << 10
-)
-
-// reviewSpec is what a SelfSubjectAccessReview asks.
-type reviewSpec struct {
-	Resource *struct {
-		Namespace   string `json:"namespace,omitempty"`
-		Verb        string `json:"verb,omitempty"`
-		Group       string `json:"group,omitempty"`
-		Version     string `json:"version,omitempty"`
-		Resource    string `json:"resource,omitempty"`
-		Subresource string `json:"subresource,omitempty"`
-		Name        string `json:"name,omitempty"`
-	} `json:"resourceAttributes,omitempty"`
-	Path *struct {
-		Path string `json:"path,omitempty"`
-		Verb string `json:"verb,omitempty"`
-	} `json:"nonResourceAttributes,omitempty"`
-}
-
-// accessReview serves SelfSubjectAccessReviews.
-func (z *authorizer) accessReview(w http.ResponseWriter, r *http.Request) error {
-	media := mediaType(r)
-	r.Body = http.MaxBytesReader(w, r.Body, maxReview)
-	raw, err := readBody(r, media, protobufType)
-	if err != nil {
-		return err
-	}
-	var review struct {
-		Spec reviewSpec `json:"spec"`
-	}
-	if media == protobufType {
-		review.Spec, err = reviewFromProtobuf(raw)
-	} else {
-		err = json.Unmarshal(raw, &review)
-	}
-	if err != nil {
-		return badRequest("", "the body must be a SelfSubjectAccessReview")
-	}
-	allowed, err := z.allows(r, review.Spec)
-	if err != nil {
-		return err
-	}
-	status := dict{"allowed": allowed}
-	if a := accessIn(r.Context()); !a.all || !allowed {
-		status["reason"] = a.rule
-	}
-	writeReview(w, authorizationRoot, "SelfSubjectAccessReview", dict{"spec": review.Spec, "status": status})
-	return nil
-}
-
-func writeReview(w http.ResponseWriter, root, kind string, review dict) {
-	review["apiVersion"], review["kind"], review["metadata"] = strings.TrimPrefix(root, "/apis/"), kind, dict{"creationTimestamp": nil}
-	writeJSON(w, http.StatusCreated, review)
-}
-
-// allows reports whether the user may do what a review asks.
-func (z *authorizer) allows(r *http.Request, spec reviewSpec) (bool, error) {
-	a := accessIn(r.Context())
-	switch {
-	case a.all && spec.Resource == nil:
-		return true, nil
-	case spec.Path != nil:
-		return spec.Path.Verb == "get" && a.mayRead(spec.Path.Path), nil
-	case spec.Resource == nil:
-		return false, nil
-	}
-	q := spec.Resource
-	if q.Resource == "*" {
-		return a.all, nil // all that users have; what only controllers may is asked by name
-	}
-	k := z.reviewedKind(q.Group, q.Resource)
-	switch {
-	case k == nil:
-		return isReview(q.Group, q.Resource) && q.Verb == "create", nil
-	case k == &namespaceKind:
-		return slices.Contains(namespaceVerbs, q.Verb) && q.Subresource == "", nil
-	}
-	has := k.verbs()
-	switch q.Subresource {
-	case "":
-	case "status":
-		if has = statusVerbs; k.NoStatus {
-			return false, nil
-		}
-	default: // of an EnrollmentRequest there is one more
-		if q.Subresource != "approval" || k.Name != resource.KindEnrollmentRequest || k.Group != resource.Group {
-			return false, nil
-		}
-		has = []string{"create", "update"}
-	}
-	asked := []string{q.Verb}
-	if q.Verb == "*" {
-		asked = has
-	}
-	if slices.ContainsFunc(asked, func(verb string) bool {
-		return !slices.Contains(has, verb) || !a.mayOn(verb, k, q.Subresource, q.Name)
-	}) {
-		return false, nil
-	}
-	if q.Name == "" || a.hasEach(k) {
-		return true, nil // for some of them
-	}
-	key := store.Key{Kind: k.storeKind(), Name: q.Name}
-	if k.Namespaced {
-		key.Namespace = q.Namespace
-	}
-	stored, err := z.reader.Get(r.Context(), key)
-	if errors.Is(err, resource.NotFound) {
-		return k.Namespaced || a.hasNode(q.Name), nil
-	}
-	return err == nil && z.hasStored(r.Context(), a, k, stored), err
-}
-
-// reviewedKind is the kind that a review asks about; nil: there is none.
-func (z *authorizer) reviewedKind(group, plural string) *Kind {
-	if i := slices.IndexFunc(z.kinds, func(k Kind) bool { return k.Plural == plural && (k.Group == group || group == "*") }); i >= 0 {
-		return &z.kinds[i]
-	}
-	if plural == namespaceKind.Plural && group == namespaceKind.Group {
-		return &namespaceKind
-	}
-	return nil
-}
-
-// isReview reports whether a resource is a review, which every user may ask for.
-func isReview(group, plural string) bool {
-	switch "/apis/" + group + "/v1" {
-	case authorizationRoot:
-		return plural == "selfsubjectaccessreviews" || plural == "selfsubjectrulesreviews"
-	case authenticationRoot:
-		return plural == "selfsubjectreviews"
-	}
-	return false
-}
-
-// rulesReview serves SelfSubjectRulesReviews. The rules hold for the user's nodes only, which the form can't say, so they
-// are called incomplete.
-func (z *authorizer) rulesReview(w http.ResponseWriter, r *http.Request) error {
-	a := accessIn(r.Context())
-	rules := []any{}
-	for i := range z.kinds {
-		k := &z.kinds[i]
-		groups, status := []string{k.Group}, []string{k.Plural + "/status"}
-		may := slices.DeleteFunc(slices.Clone(verbs), func(verb string) bool { return !a.may(verb, k) })
-		if len(may) > 0 {
-			plurals := []string{k.Plural}
-			writes := a.controls || k.desiredInStatus()
-			if !k.NoStatus && writes {
-				plurals = append(plurals, status...)
-			}
-			rules = append(rules, dict{"verbs": may, "apiGroups": groups, "resources": plurals})
-			if !k.NoStatus && !writes && a.may("get", k) {
-				rules = append(rules, dict{"verbs": []string{"get"}, "apiGroups": groups, "resources": status})
-			}
-		}
-		own := slices.DeleteFunc(slices.Clone(a.nodes), func(node string) bool { return !a.mayReport("update", k, "status", node) })
-		if len(own) > 0 {
-			rules = append(rules, dict{"verbs": []string{"patch", "update"}, "apiGroups": groups, "resources": status, "resourceNames": own})
-		}
-	}
-	paths := []string{"*"}
-	if !a.readsShared {
-		paths = slices.Concat(publicPaths, []string{"/", "/api", "/api/*", "/apis", "/apis/*", "/openapi/*"})
-	}
-	writeReview(w, authorizationRoot, "SelfSubjectRulesReview", dict{"spec": dict{}, "status": dict{
-		"resourceRules": rules, "nonResourceRules": []any{dict{"verbs": []string{"get"}, "nonResourceURLs": paths}}, "incomplete": !a.all,
-	}})
-	return nil
-}
-
-// subjectReview serves SelfSubjectReviews: who the user is.
-func (z *authorizer) subjectReview(w http.ResponseWriter, r *http.Request) error {
-	a := accessIn(r.Context())
-	user := dict{"username": a.user, "groups": []string{a.role}}
-	if len(a.nodes) > 0 {
-		user["extra"] = dict{"nodes": a.nodes}
-	}
-	writeReview(w, authenticationRoot, "SelfSubjectReview", dict{"status": dict{"userInfo": user}})
-	return nil
-}
-
-// reviewFromProtobuf decodes a SelfSubjectAccessReview: an envelope, whose field 2 is the object, whose field 2 is the
-// spec, whose fields 1 and 2 are what is asked.
-func reviewFromProtobuf(raw []byte) (spec reviewSpec, err error) {
-	raw, ok := bytes.CutPrefix(raw, protobufMagic)
-	if !ok {
-		return spec, errProtobuf
-	}
-	var fields map[protowire.Number][]byte
-	for range 3 {
-		if fields, err = protobufStrings(raw); err != nil {
-			return spec, err
-		}
-		raw = fields[2]
-	}
-	attributes := map[string]dict{}
-	for n, names := range [][]string{
-		{"resourceAttributes", "namespace", "verb", "group", "version", "resource", "subresource", "name"}, {"nonResourceAttributes", "path", "verb"},
-	} {
-		asked, err := protobufStrings(fields[protowire.Number(n+1)])
-		if err != nil {
-			return spec, err
-		}
-		if len(asked) == 0 {
-			continue
-		}
-		values := dict{}
-		for n, name := range names[1:] {
-			values[name] = string(asked[protowire.Number(n+1)])
-		}
-		attributes[names[0]] = values
-	}
-	text, err := json.Marshal(attributes)
-	if err != nil {
-		return spec, err
-	}
-	return spec, json.Unmarshal(text, &spec)
 }

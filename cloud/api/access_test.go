@@ -19,6 +19,7 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 
 	"github.com/edgebus/edgebus/broker"
+	"github.com/edgebus/edgebus/cloud/api/protobuf"
 	"github.com/edgebus/edgebus/cloud/store"
 	"github.com/edgebus/edgebus/topics"
 	"github.com/edgebus/edgebus/topics/resource"
@@ -410,12 +411,12 @@ func TestAReviewInProtobuf(t *testing.T) {
 	ask := func(verb, plural string) hubResponse {
 		attributes := field(1, "default") + field(2, verb) + field(3, resource.Group) + field(5, plural)
 		return h.ok("POST", authorizationRoot+"/selfsubjectaccessreviews", "k8s\x00"+field(1, "meta")+field(2, field(2, field(1, attributes))),
-			"As", "vic", "Content-Type", protobufType)
+			"As", "vic", "Content-Type", protobuf.MediaType)
 	}
 	require.Equal(t, true, ask("list", "devices").at("status.allowed"))
 	require.Equal(t, false, ask("create", "devices").at("status.allowed"))
 	for _, bad := range []string{"", "k8s", "k8s\x00\xff", "k8s\x00" + string(binary.AppendUvarint(nil, 1<<60))} {
-		h.refused(400, "BadRequest", "POST", authorizationRoot+"/selfsubjectaccessreviews", bad, "As", "vic", "Content-Type", protobufType)
+		h.refused(400, "BadRequest", "POST", authorizationRoot+"/selfsubjectaccessreviews", bad, "As", "vic", "Content-Type", protobuf.MediaType)
 	}
 }
 
@@ -495,7 +496,7 @@ func TestAReviewIsSmall(t *testing.T) {
 	spec := `{"spec":{"resourceAttributes":{"verb":"get","resource":"devices","group":"edgebus.io"}}%s}`
 	r := h.ok("POST", authorizationRoot+"/selfsubjectaccessreviews", fmt.Sprintf(spec, ""))
 	require.Equal(t, true, r.at("status.allowed"))
-	for _, media := range []string{"application/json", "application/yaml", protobufType} {
+	for _, media := range []string{"application/json", "application/yaml", protobuf.MediaType} {
 		h.refused(413, "RequestEntityTooLarge", "POST", authorizationRoot+"/selfsubjectaccessreviews", fmt.Sprintf(spec, strings.Repeat(" ", maxReview)), "Content-Type", media)
 	}
 }

@@ -20,6 +20,7 @@ import (
 
 	"github.com/edgebus/edgebus/broker"
 	"github.com/edgebus/edgebus/broker/daemon/httpserver"
+	"github.com/edgebus/edgebus/cloud/api/webhook"
 	"github.com/edgebus/edgebus/cloud/objects"
 	"github.com/edgebus/edgebus/cloud/store"
 	"github.com/edgebus/edgebus/topics"
@@ -119,7 +120,7 @@ type server struct {
 	renderedSpecs *renderedSpecs
 	enrollment    *enrollmentServer
 	flightctl     *flightctlServer
-	webhooks      *webhooks
+	webhooks      *webhook.Receiver
 }
 
 // New makes the handler of the API.
@@ -139,7 +140,7 @@ func New(o Options) http.Handler {
 	s.openapi = &openapi{kinds: o.Kinds, version: o.Version}
 	s.renderedSpecs = &renderedSpecs{reader: o.Reader, reads: s.reads, presence: o.Presence, readBlob: o.Content, secretLog: s.secretLog}
 	s.enrollment, s.flightctl = &enrollmentServer{s}, &flightctlServer{s}
-	s.webhooks = &webhooks{objects: o.Objects, reads: s.reads, log: o.Log, now: o.Now}
+	s.webhooks = &webhook.Receiver{Objects: o.Objects, Reads: s.reads, Log: o.Log, Now: o.Now}
 	// A page of another site must not write through the browser of a user.
 	return http.NewCrossOriginProtection().Handler(s.authenticate(s.routes()))
 }
@@ -198,8 +199,8 @@ func (s *server) routes() http.Handler {
 			mux.Handle(method+" "+root+"/enrollmentrequests/{name}/approval", s.handle(s.enrollment.approve))
 		}
 	}
-	for _, at := range webhookPaths {
-		mux.Handle("POST "+strings.Replace(at, "*", "{name}", 1), s.answerErrors(s.webhooks.serve))
+	for _, at := range webhook.Paths {
+		mux.Handle("POST "+strings.Replace(at, "*", "{name}", 1), s.answerErrors(s.webhooks.ServeHTTP))
 	}
 	s.renderedRoutes(mux)
 	s.flightctlRoutes(mux)

@@ -16,6 +16,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	kjson "sigs.k8s.io/json"
 
+	"github.com/edgebus/edgebus/cloud/api/protobuf"
 	"github.com/edgebus/edgebus/cloud/objects"
 	"github.com/edgebus/edgebus/cloud/objects/rawjson"
 	"github.com/edgebus/edgebus/topics/dialect/fit"
@@ -52,12 +53,14 @@ func mediaType(r *http.Request) string {
 // body reads the body of a request as JSON, and remembers its duplicate fields. Besides JSON, YAML and protobuf the
 // body may be of one of the media types in more.
 func (r *request) body(more ...string) ([]byte, error) {
-	raw, err := readBody(r.Request, r.media, append(more, protobufType)...)
-	if err == nil && r.media == protobufType {
-		raw, err = fromProtobuf(raw, r.kind)
-	}
+	raw, err := readBody(r.Request, r.media, append(more, protobuf.MediaType)...)
 	if err != nil {
 		return nil, err
+	}
+	if r.media == protobuf.MediaType {
+		if raw, err = r.fromProtobuf(raw); err != nil {
+			return nil, err
+		}
 	}
 	most := maxValues
 	if r.isApply() {
@@ -70,13 +73,26 @@ func (r *request) body(more ...string) ([]byte, error) {
 	return raw, nil
 }
 
+func (r *request) fromProtobuf(raw []byte) ([]byte, error) {
+	if !protobuf.IsKnown(r.kind.APIVersion(), r.kind.Name) {
+		return nil, statusErrorf(http.StatusUnsupportedMediaType, "UnsupportedMediaType",
+			"of what clients send in protobuf the hub reads Secrets, ConfigMaps, Events, Leases and the options of a deletion: "+
+				"send application/json or application/yaml, as kubectl apply -f does")
+	}
+	out, err := protobuf.Object(raw, r.kind.APIVersion(), r.kind.Name)
+	if err != nil {
+		return nil, badRequest("", "%v", err)
+	}
+	return out, nil
+}
+
 // readBody reads the body of a request. YAML becomes JSON; protobuf stays as it is.
 func readBody(r *http.Request, media string, more ...string) ([]byte, error) {
 	if !slices.Contains(append(more, "", "application/json", "application/yaml"), media) {
 		return nil, statusErrorf(http.StatusUnsupportedMediaType, "UnsupportedMediaType", "Content-Type %s is not understood: send application/json or application/yaml", media)
 	}
 	raw, err := io.ReadAll(r.Body)
-	if err != nil || media == protobufType {
+	if err != nil || media == protobuf.MediaType {
 		return raw, err
 	}
 	if json.Valid(raw) {

@@ -10,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/edgebus/edgebus/broker/daemon/httpserver"
+	"github.com/edgebus/edgebus/cloud/api/protobuf"
 	"github.com/edgebus/edgebus/cloud/objects"
 	"github.com/edgebus/edgebus/topics/resource"
 )
@@ -30,12 +31,14 @@ func (r *request) deleteOptions() (opts deleteOptions, dry bool, err error) {
 		opts.PropagationPolicy = &policy
 	}
 	if r.ContentLength != 0 {
-		raw, err := readBody(r.Request, r.media, protobufType)
-		if err == nil && r.media == protobufType {
-			raw, err = deleteOptionsFromProtobuf(raw)
-		}
+		raw, err := readBody(r.Request, r.media, protobuf.MediaType)
 		if err != nil {
 			return opts, false, err
+		}
+		if r.media == protobuf.MediaType {
+			if raw, err = protobuf.DeleteOptions(raw); err != nil {
+				return opts, false, badRequest("", "%v", err)
+			}
 		}
 		if err := json.Unmarshal(raw, &opts); err != nil {
 			return opts, false, badFieldError(err)

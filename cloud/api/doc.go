@@ -5,10 +5,16 @@
 // happens when one is written: rules that need nothing but the object are in topics/resource, and those of reading and
 // writing in cloud/objects, through which every write goes.
 //
+// # Packages, in reading order
+//
+//	protobuf  what clients send in protobuf, as JSON
+//	webhook   webhooks of git servers and registries
+//
 // # Files, in reading order
 //
 //	api.go            Options, the server and its parts, routes, the parts of a path
-//	access.go         who may do what (access, authorizer); kubectl auth can-i and whoami
+//	access.go         who may do what (access, authorizer)
+//	reviews.go        kubectl auth can-i and whoami
 //	kind.go           what a kind is to clients: names, access, table columns
 //	kinds.go          the kinds themselves: Kinds() lists them, a function for each
 //	dialects.go       kinds in the form of another API group
@@ -20,7 +26,6 @@
 //	table.go          stored objects as clients see them (encoder): content negotiation, Tables
 //	scanner.go        stored JSON to client JSON without decoding, for lists and watches
 //	decode.go         body to object: JSON, YAML, strict decoding, bounds
-//	protobuf.go       what clients send in protobuf
 //	write.go          what is written (objectWriter): create and update, as cloud/objects is asked for it
 //	patch.go          JSON, merge and strategic merge patches, server-side apply
 //	managedfields.go  which manager an apply takes fields from
@@ -28,7 +33,6 @@
 //	enrollment.go     decisions about EnrollmentRequests, decommissioning
 //	flightctl.go      what flightctl's clients ask for beside its kinds
 //	rendered.go       what a node is to apply, as its agent or flightctl's asks for it
-//	webhook.go        webhooks of git servers and registries
 //	discovery.go      API groups and resources
 //	openapi.go        OpenAPI v2 and v3
 //	errors.go         errors to Status objects

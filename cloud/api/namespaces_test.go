@@ -5,6 +5,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/edgebus/edgebus/cloud/api/protobuf"
 )
 
 // A namespace is there as long as somebody sees something in it.
@@ -44,9 +46,9 @@ func TestNamespacesAreAppliedButNotWritten(t *testing.T) {
 	const at, body = "/api/v1/namespaces", `{"apiVersion":"v1","kind":"Namespace","metadata":{"name":"shop"}}`
 	for _, c := range [][4]string{
 		{"POST", at, "application/json"},
-		{"POST", at, protobufType},
+		{"POST", at, protobuf.MediaType},
 		{"PUT", at + "/shop", "application/json"},
-		{"DELETE", at + "/shop", protobufType},
+		{"DELETE", at + "/shop", protobuf.MediaType},
 		{"PATCH", at + "/shop?fieldManager=kubectl-label", strategicPatch},
 		{"DELETE", at, "application/json"},
 	} {

@@ -8,6 +8,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 
+	"github.com/edgebus/edgebus/cloud/api/protobuf"
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
@@ -22,7 +23,7 @@ func encodeProtobuf(t testing.TB, apiVersion, kind string, fields ...[]byte) str
 	}
 	wrapped, err := (&runtime.Unknown{TypeMeta: runtime.TypeMeta{APIVersion: apiVersion, Kind: kind}, Raw: raw}).Marshal()
 	require.NoError(t, err)
-	return string(protobufMagic) + string(wrapped)
+	return "k8s\x00" + string(wrapped)
 }
 
 func packedBytes(n protowire.Number, value []byte) []byte {
@@ -41,7 +42,7 @@ func packedFlag(n protowire.Number) []byte {
 func TestMediaTypesAreParsed(t *testing.T) {
 	h := newHub(t, withSealer(t))
 	const secrets = "/api/v1/namespaces/default/secrets"
-	for _, media := range []string{protobufType + "; charset=x", "Application/Vnd.Kubernetes.Protobuf"} {
+	for _, media := range []string{protobuf.MediaType + "; charset=x", "Application/Vnd.Kubernetes.Protobuf"} {
 		made := h.do("POST", secrets+"?dryRun=All", encodeProtobuf(t, "v1", "Secret", packedEntry(4, "user", "ann")), "Content-Type", media)
 		require.Equal(t, 201, made.code, "%s", made.body)
 		require.Equal(t, "YW5u", made.str("data.user"))
@@ -57,7 +58,9 @@ func TestMediaTypesAreParsed(t *testing.T) {
 func TestProtobuf(t *testing.T) {
 	h := newHub(t, withSealer(t))
 	const secrets, maps = "/api/v1/namespaces/default/secrets", "/api/v1/namespaces/default/configmaps"
-	post := func(path, body string) hubResponse { return h.do("POST", path, body, "Content-Type", protobufType) }
+	post := func(path, body string) hubResponse {
+		return h.do("POST", path, body, "Content-Type", protobuf.MediaType)
+	}
 
 	made := post(secrets, encodeProtobuf(t, "v1", "Secret", packedEntry(2, "password", "\xff\x00"), packedEntry(2, "none", ""), packedEntry(4, "user", "ann"),
 		packedBytes(3, []byte("kubernetes.io/tls")), packedFlag(5), packedBytes(99, []byte("from the future"))))
@@ -95,7 +98,7 @@ func packedTime(seconds, nanos uint64) []byte {
 func TestControllersSendProtobuf(t *testing.T) {
 	h := newHub(t, withSealer(t))
 	send := func(method, path string, body string) hubResponse {
-		return h.ok(method, path, body, "Content-Type", protobufType)
+		return h.ok(method, path, body, "Content-Type", protobuf.MediaType)
 	}
 	number := func(n protowire.Number, v uint64) []byte {
 		return protowire.AppendVarint(protowire.AppendTag(nil, n, protowire.VarintType), v)
@@ -107,7 +110,7 @@ func TestControllersSendProtobuf(t *testing.T) {
 		}
 		raw, err := (&runtime.Unknown{TypeMeta: runtime.TypeMeta{APIVersion: "v1", Kind: "DeleteOptions"}, Raw: preconditions}).Marshal()
 		require.NoError(t, err)
-		return string(protobufMagic) + string(raw)
+		return "k8s\x00" + string(raw)
 	}
 	reference := append(packedBytes(1, []byte("Device")), packedBytes(3, []byte("lamp"))...)
 	at := packedTime(1_800_000_000, 123_456_789)
@@ -137,25 +140,11 @@ func TestControllersSendProtobuf(t *testing.T) {
 	require.Equal(t, 422, h.do("PATCH", leases+"/a", `{"spec":{"leaseDurationSeconds":0}}`, "Content-Type", strategicPatch).code)
 
 	// The options of a deletion are heeded.
-	require.Equal(t, 409, h.do("DELETE", leases+"/a", options("another"), "Content-Type", protobufType).code)
+	require.Equal(t, 409, h.do("DELETE", leases+"/a", options("another"), "Content-Type", protobuf.MediaType).code)
 	send("DELETE", leases+"/a", options(made.str("metadata.uid")))
-	h.refused(400, "BadRequest", "DELETE", leases+"/a", "k8s", "Content-Type", protobufType)
+	h.refused(400, "BadRequest", "DELETE", leases+"/a", "k8s", "Content-Type", protobuf.MediaType)
 	send("DELETE", "/apis/events.k8s.io/v1/namespaces/default/events", options(""))
 	require.Empty(t, h.ok("GET", events, "").at("items"))
-}
-
-func FuzzProtobuf(f *testing.F) {
-	f.Add([]byte(encodeProtobuf(f, "v1", "Secret", packedEntry(2, "a", "b"), packedFlag(5))), true)
-	f.Add([]byte(encodeProtobuf(f, "v1", "Event", packedBytes(10, packedTime(1, 2)), packedBytes(2, packedBytes(3, []byte("lamp"))))), false)
-	f.Add([]byte(encodeProtobuf(f, "v1", "ConfigMap", packedEntry(3, "a", "b"))), false)
-	f.Fuzz(func(t *testing.T, raw []byte, secret bool) {
-		for _, k := range Kinds() {
-			if k.Name == resource.KindSecret == secret {
-				_, _ = fromProtobuf(raw, &k) // it must only not panic
-			}
-		}
-		_, _ = deleteOptionsFromProtobuf(raw)
-	})
 }
 
 // What is wrong in a map or a list is named with its key or number.
@@ -173,4 +162,19 @@ func TestPlacesOfWrongValues(t *testing.T) {
 		require.Contains(t, got.str("message"), c.says)
 		require.NotContains(t, got.str("message"), "1883", "values may be secret")
 	}
+}
+
+func FuzzProtobuf(f *testing.F) {
+	f.Add([]byte(encodeProtobuf(f, "v1", "Secret", packedEntry(2, "a", "b"), packedFlag(5))), true)
+	f.Add([]byte(encodeProtobuf(f, "v1", "Event", packedBytes(10, packedTime(1, 2)), packedBytes(2, packedBytes(3, []byte("lamp"))))), false)
+	f.Add([]byte(encodeProtobuf(f, "v1", "ConfigMap", packedEntry(3, "a", "b"))), false)
+	f.Fuzz(func(t *testing.T, raw []byte, secret bool) {
+		for _, k := range Kinds() {
+			if k.Name == resource.KindSecret == secret {
+				_, _ = protobuf.Object(raw, k.APIVersion(), k.Name) // it must only not panic
+			}
+		}
+		_, _ = protobuf.DeleteOptions(raw)
+		_, _ = protobuf.ReviewSpec(raw)
+	})
 }

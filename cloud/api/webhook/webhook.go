@@ -1,4 +1,8 @@
-package api
+// Package webhook has what refers to a Repository read at once, when a git server or registry says that it has changed. Callers prove that
+// they know a value of the Repository's Secret, and are no users.
+//
+// It never says which Repositories there are: whatever is wrong with the proof, the answer is the same.
+package webhook
 
 import (
 	"cmp"
@@ -27,32 +31,29 @@ import (
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
-// A webhook has what refers to a Repository read at once. Git servers and registries call it: they prove that they know a value of the
-// Repository's Secret, and are no users.
+// secretKey is the key of the value in a Secret that callers have to know.
+const secretKey = "webhook-secret"
 
-// webhookSecret is the key of that value.
-const webhookSecret = "webhook-secret"
-
-// maxWebhook bounds the body of a webhook, in bytes: anybody can have one read and hashed. GitHub's bodies may have up to 25 MiB, but one
+// maxBody bounds the body of a webhook, in bytes: anybody can have one read and hashed. GitHub's bodies may have up to 25 MiB, but one
 // of a push has a few KiB; what is larger is refused, and the source is read after its interval.
-const maxWebhook = 1 << 20
+const maxBody = 1 << 20
 
-// Webhooks of one Repository beyond webhookBurst at once, or one per webhookInterval for long, are refused: each has the hub read
+// Webhooks of one Repository beyond maxBurst at once, or one per minInterval for long, are refused: each has the hub read
 // the repository. A refused one loses nothing: the sources are read after their interval anyway.
 const (
-	webhookBurst    = 30
-	webhookInterval = 2 * time.Second
+	maxBurst    = 30
+	minInterval = 2 * time.Second
 )
 
-// webhookLimits are the rate limits of the webhooks of Repositories, by name. Only a caller that has proven that it knows the
+// rateLimits are the rate limits of the webhooks of Repositories, by name. Only a caller that has proven that it knows the
 // secret of a Repository is counted, so others neither use up its limit nor add one.
-type webhookLimits struct {
+type rateLimits struct {
 	mu sync.Mutex
 	of map[string]*rate.Limiter
 }
 
 // allow reports whether one more webhook of a Repository is within its limit.
-func (l *webhookLimits) allow(repository string, now time.Time) bool {
+func (l *rateLimits) allow(repository string, now time.Time) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	limit := l.of[repository]
@@ -60,8 +61,8 @@ func (l *webhookLimits) allow(repository string, now time.Time) bool {
 		if l.of == nil {
 			l.of = map[string]*rate.Limiter{}
 		}
-		maps.DeleteFunc(l.of, func(_ string, limit *rate.Limiter) bool { return limit.TokensAt(now) >= webhookBurst }) // as good as new
-		limit = rate.NewLimiter(rate.Every(webhookInterval), webhookBurst)
+		maps.DeleteFunc(l.of, func(_ string, limit *rate.Limiter) bool { return limit.TokensAt(now) >= maxBurst }) // as good as new
+		limit = rate.NewLimiter(rate.Every(minInterval), maxBurst)
 		l.of[repository] = limit
 	}
 	return limit.AllowN(now, 1)
@@ -116,21 +117,22 @@ func (s *acceptedSignatures) add(repository string, signature []byte) {
 	}
 }
 
-// webhooks serves them.
-type webhooks struct {
-	objects *objects.Registry
-	reads   *objects.Controller
-	log     zerolog.Logger
-	now     func() time.Time
-	limits  webhookLimits
+// Receiver serves webhooks.
+type Receiver struct {
+	Objects *objects.Registry
+	Reads   *objects.Controller // it writes nothing by it
+	Log     zerolog.Logger
+	Now     func() time.Time
+	limits  rateLimits
 	signed  acceptedSignatures
 }
 
-// webhookPaths are where it is served, with the Repository's name for *.
-var webhookPaths = []string{"/api/v1/repositories/*/webhook", "/apis/" + resource.APIVersion + "/repositories/*/webhook"}
+// Paths are where it is served, with the Repository's name for *.
+var Paths = []string{"/api/v1/repositories/*/webhook", "/apis/" + resource.APIVersion + "/repositories/*/webhook"}
 
-func isWebhook(r *http.Request) bool {
-	for _, pattern := range webhookPaths {
+// IsRequest reports whether a request is one.
+func IsRequest(r *http.Request) bool {
+	for _, pattern := range Paths {
 		if ok, err := path.Match(pattern, r.URL.Path); ok && err == nil && r.Method == http.MethodPost {
 			return true
 		}
@@ -138,18 +140,18 @@ func isWebhook(r *http.Request) bool {
 	return false
 }
 
-// serve notes at a Repository that it was told of a change. Whatever is wrong with the proof, the answer is the same: it tells
+// ServeHTTP notes at a Repository that it was told of a change. Whatever is wrong with the proof, the answer is the same: it tells
 // nobody which Repositories there are.
-func (h *webhooks) serve(w http.ResponseWriter, r *http.Request) error {
+func (h *Receiver) ServeHTTP(w http.ResponseWriter, r *http.Request) error {
 	name := r.PathValue("name")
-	if r.ContentLength > maxWebhook { // whatever the Repository
-		return statusErrorf(http.StatusRequestEntityTooLarge, "RequestEntityTooLarge", "a webhook has at most %d bytes, this one %d", maxWebhook, r.ContentLength)
+	if r.ContentLength > maxBody { // whatever the Repository
+		return resource.Errorf(resource.TooLarge, "", "a webhook has at most %d bytes, this one %d", maxBody, r.ContentLength)
 	}
 	audit.NoteUser(r, "webhook/"+name, "webhook")
-	refused := statusErrorf(http.StatusUnauthorized, "Unauthorized", "a webhook needs a Repository whose Secret has the key %s, and has to prove that it knows its value: "+
-		"X-Hub-Signature-256, X-Gitea-Signature, X-Gitlab-Token, or Authorization: Bearer", webhookSecret)
+	refused := resource.Errorf(resource.Unauthorized, "", "a webhook needs a Repository whose Secret has the key %s, and has to prove that it knows its value: "+
+		"X-Hub-Signature-256, X-Gitea-Signature, X-Gitlab-Token, or Authorization: Bearer", secretKey)
 	key := store.Key{Kind: resource.KindRepository, Name: name}
-	repository, err := objects.Get[resource.Repository](r.Context(), h.reads, key)
+	repository, err := objects.Get[resource.Repository](r.Context(), h.Reads, key)
 	if err != nil {
 		if errors.Is(err, resource.NotFound) {
 			return refused
@@ -158,12 +160,12 @@ func (h *webhooks) serve(w http.ResponseWriter, r *http.Request) error {
 	}
 	secret, err := h.secret(r.Context(), repository.Spec.SecretRef)
 	if err != nil && !errors.Is(err, resource.NotFound) { // the answer must not reveal that there is a Repository, and name its Secret
-		h.log.Error().Err(err).Str("repository", name).Msg("a webhook is refused: the Secret of its Repository can't be read")
+		h.Log.Error().Err(err).Str("repository", name).Msg("a webhook is refused: the Secret of its Repository can't be read")
 	}
 	if len(secret) == 0 {
 		return refused
 	}
-	ok, signature, err := verifyWebhook(w, r, secret)
+	ok, signature, err := verifyProof(w, r, secret)
 	switch {
 	case err != nil:
 		return err
@@ -173,19 +175,19 @@ func (h *webhooks) serve(w http.ResponseWriter, r *http.Request) error {
 		w.WriteHeader(http.StatusAccepted)
 		return nil
 	}
-	if !h.limits.allow(name, h.now()) {
-		w.Header().Set("Retry-After", strconv.Itoa(int(webhookInterval.Seconds())))
-		return statusErrorf(http.StatusTooManyRequests, "TooManyRequests", "the Repository %s has had too many webhooks: at most %d at once, and one per %v for long",
-			name, webhookBurst, webhookInterval)
+	if !h.limits.allow(name, h.Now()) {
+		w.Header().Set("Retry-After", strconv.Itoa(int(minInterval.Seconds())))
+		return resource.Errorf(resource.Quota, "", "the Repository %s has had too many webhooks: at most %d at once, and one per %v for long",
+			name, maxBurst, minInterval)
 	}
-	_, err = h.objects.Change(r.Context(), key, &objects.WriteOptions{Manager: "webhook", Part: objects.Status}, func(old *objects.Object) (*objects.Object, error) {
+	_, err = h.Objects.Change(r.Context(), key, &objects.WriteOptions{Manager: "webhook", Part: objects.Status}, func(old *objects.Object) (*objects.Object, error) {
 		var status resource.RepositoryStatus
 		if len(old.Status) > 0 {
 			if err := json.Unmarshal(old.Status, &status); err != nil {
 				return nil, err
 			}
 		}
-		status.NotifiedAt = h.now().UTC().Format(time.RFC3339Nano)
+		status.NotifiedAt = h.Now().UTC().Format(time.RFC3339Nano)
 		next := *old
 		next.Metadata.ResourceVersion = ""
 		var err error
@@ -204,20 +206,20 @@ func (h *webhooks) serve(w http.ResponseWriter, r *http.Request) error {
 }
 
 // secret is the value that callers have to know; empty: there is none.
-func (h *webhooks) secret(ctx context.Context, ref *resource.SecretRef) ([]byte, error) {
+func (h *Receiver) secret(ctx context.Context, ref *resource.SecretRef) ([]byte, error) {
 	if ref == nil {
 		return nil, nil
 	}
-	secret, err := objects.Get[resource.Secret](ctx, h.reads, store.Key{Namespace: cmp.Or(ref.Namespace, resource.DefaultNamespace), Name: ref.Name})
+	secret, err := objects.Get[resource.Secret](ctx, h.Reads, store.Key{Namespace: cmp.Or(ref.Namespace, resource.DefaultNamespace), Name: ref.Name})
 	if err != nil {
 		return nil, err
 	}
-	return secret.Data[webhookSecret], nil
+	return secret.Data[secretKey], nil
 }
 
-// verifyWebhook reports whether a request shows that its sender knows a secret, and returns its signature if it does so by one. The body is read
+// verifyProof reports whether a request shows that its sender knows a secret, and returns its signature if it does so by one. The body is read
 // only if it is signed.
-func verifyWebhook(w http.ResponseWriter, r *http.Request, secret []byte) (ok bool, signature []byte, err error) {
+func verifyProof(w http.ResponseWriter, r *http.Request, secret []byte) (ok bool, signature []byte, err error) {
 	same := func(text string) bool { return text != "" && subtle.ConstantTimeCompare([]byte(text), secret) == 1 }
 	if bearer, ok := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer "); ok && same(bearer) || same(r.Header.Get("X-Gitlab-Token")) {
 		return true, nil, nil
@@ -231,12 +233,12 @@ func verifyWebhook(w http.ResponseWriter, r *http.Request, secret []byte) (ok bo
 		return false, nil, nil //nolint:nilerr // it is no signature
 	}
 	mac := hmac.New(sha256.New, secret)
-	_, err = io.Copy(mac, http.MaxBytesReader(w, r.Body, maxWebhook))
+	_, err = io.Copy(mac, http.MaxBytesReader(w, r.Body, maxBody))
 	if errors.As(err, new(*http.MaxBytesError)) { // its length was not known before: the answer must not reveal that there is a secret
 		return false, nil, nil
 	}
 	if err != nil {
-		return false, nil, badRequest("", "the body can't be read: %v", err)
+		return false, nil, resource.Errorf(resource.Invalid, "", "the body can't be read: %v", err)
 	}
 	return hmac.Equal(mac.Sum(nil), signature), signature, nil
 }
