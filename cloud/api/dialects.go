@@ -259,27 +259,27 @@ func renameFields(raw []byte, names map[string]string) ([]byte, error) {
 }
 
 // schema is the OpenAPI schema of the dialect. It allows unknown fields, which are kept.
-func (d *dialectKind) schema() dict {
+func (d *dialectKind) schema() jsonObject {
 	def := d.Schema()
 	copyDescriptions(def, d.of)
 	def["description"] = "A " + d.Of() + " in the form of " + d.APIVersion() + ". Fields that are not described are kept."
-	props, _ := def["properties"].(dict)
-	props["apiVersion"], props["kind"] = dict{"type": "string"}, dict{"type": "string"}
-	props["metadata"] = dict{"allOf": []any{dict{"$ref": "#/components/schemas/" + metaName}}}
-	def["x-kubernetes-group-version-kind"] = []any{dict{"group": d.Group, "version": d.Version, "kind": d.Name}}
+	props, _ := def["properties"].(jsonObject)
+	props["apiVersion"], props["kind"] = jsonObject{"type": "string"}, jsonObject{"type": "string"}
+	props["metadata"] = jsonObject{"allOf": []any{jsonObject{"$ref": "#/components/schemas/" + metaName}}}
+	def["x-kubernetes-group-version-kind"] = []any{jsonObject{"group": d.Group, "version": d.Version, "kind": d.Name}}
 	return def
 }
 
 // copyDescriptions copies descriptions of the canonical schema to fields of the same name that have none.
-func copyDescriptions(def dict, of *Kind) {
+func copyDescriptions(def jsonObject, of *Kind) {
 	texts := make(map[string]string)
-	canonical, _ := decodeSchemas()[of.schemaName()].(dict)
-	eachProperty(canonical, func(name string, prop dict) {
+	canonical, _ := decodeSchemas()[of.schemaName()].(jsonObject)
+	eachProperty(canonical, func(name string, prop jsonObject) {
 		if text, _ := prop["description"].(string); texts[name] == "" {
 			texts[name] = text
 		}
 	})
-	eachProperty(def, func(name string, prop dict) {
+	eachProperty(def, func(name string, prop jsonObject) {
 		if prop["description"] == nil && texts[name] != "" {
 			prop["description"] = texts[name]
 		}
@@ -287,21 +287,21 @@ func copyDescriptions(def dict, of *Kind) {
 }
 
 // eachProperty visits the properties of a schema, outer ones first.
-func eachProperty(def dict, visit func(name string, prop dict)) {
-	props, _ := def["properties"].(dict)
+func eachProperty(def jsonObject, visit func(name string, prop jsonObject)) {
+	props, _ := def["properties"].(jsonObject)
 	names := slices.Sorted(maps.Keys(props))
 	for _, name := range names {
-		if prop, ok := props[name].(dict); ok {
+		if prop, ok := props[name].(jsonObject); ok {
 			visit(name, prop)
 		}
 	}
 	for _, name := range names {
-		if prop, ok := props[name].(dict); ok {
+		if prop, ok := props[name].(jsonObject); ok {
 			eachProperty(prop, visit)
 		}
 	}
 	for _, inner := range []string{"items", "additionalProperties"} {
-		if below, ok := def[inner].(dict); ok {
+		if below, ok := def[inner].(jsonObject); ok {
 			eachProperty(below, visit)
 		}
 	}

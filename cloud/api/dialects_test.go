@@ -154,7 +154,7 @@ func TestAnAgentsConditionsAreItsOwn(t *testing.T) {
 		conditions := func(at string) (out []string) {
 			list, _ := h.ok("GET", at, "").at("status.conditions").([]any)
 			for _, c := range list {
-				out = append(out, c.(dict)["type"].(string)+"="+c.(dict)["status"].(string))
+				out = append(out, c.(jsonObject)["type"].(string)+"="+c.(jsonObject)["status"].(string))
 			}
 			return out
 		}
@@ -437,7 +437,7 @@ func TestApplyInTwoForms(t *testing.T) {
 	less := h.applyForm(at, "bob", head+"spec: {nodeName: n1}", "")
 	require.Equal(t, 200, less.code, "%s", less.body)
 	ours := h.ok("GET", namespaceRoot+"/devices/lamp", "")
-	require.Equal(t, dict{"power": "ON"}, ours.at("spec.desired"))
+	require.Equal(t, jsonObject{"power": "ON"}, ours.at("spec.desired"))
 }
 
 // A field that a dialect doesn't have is kept, told of, and refused by those who ask for that.
@@ -467,8 +467,8 @@ func TestEveryFieldOfADialectIsExplained(t *testing.T) {
 		}
 		def := k.dialect.schema()
 		for _, part := range []string{"spec", "status"} {
-			below, _ := def["properties"].(dict)[part].(dict)
-			eachProperty(below, func(name string, prop dict) {
+			below, _ := def["properties"].(jsonObject)[part].(jsonObject)
+			eachProperty(below, func(name string, prop jsonObject) {
 				require.NotEmpty(t, prop["description"], "%s %s: %s in %s", k.APIVersion(), k.Name, name, part)
 			})
 		}

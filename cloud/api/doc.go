@@ -21,10 +21,10 @@
 //	list.go           what is read (lister): get, list, pages, selectors
 //	watch.go          watch, bookmarks
 //	fieldterms.go     field selectors as flightctl's clients write them
-//	turns.go          how many lists of one user are made at a time
+//	listturns.go      how many lists of one user are made at a time
 //	namespaces.go     namespaces, which are no objects here
 //	table.go          stored objects as clients see them (encoder): content negotiation, Tables
-//	scanner.go        stored JSON to client JSON without decoding, for lists and watches
+//	storedjson.go     stored JSON to client JSON without decoding, for lists and watches
 //	decode.go         body to object: JSON, YAML, strict decoding, bounds
 //	write.go          what is written (objectWriter): create and update, as cloud/objects is asked for it
 //	patch.go          JSON, merge and strategic merge patches, server-side apply
@@ -32,7 +32,7 @@
 //	delete.go         delete, deletecollection
 //	enrollment.go     decisions about EnrollmentRequests, decommissioning
 //	flightctl.go      what flightctl's clients ask for beside its kinds
-//	rendered.go       what a node is to apply, as its agent or flightctl's asks for it
+//	renderedspecs.go  what a node is to apply, as its agent or flightctl's asks for it
 //	discovery.go      API groups and resources
 //	openapi.go        OpenAPI v2 and v3
 //	errors.go         errors to Status objects

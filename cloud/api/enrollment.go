@@ -95,12 +95,12 @@ func (n *enrollmentServer) approveSigning(w http.ResponseWriter, r *http.Request
 	if decision == "" {
 		return badRequest("status.conditions", "must have Approved or Denied with the status True")
 	}
-	return n.decide(w, r, dict{"approval": decision}, flightctlRoot+"/certificatesigningrequests/"+r.PathValue("name"))
+	return n.decide(w, r, jsonObject{"approval": decision}, flightctlRoot+"/certificatesigningrequests/"+r.PathValue("name"))
 }
 
 // decide writes a decision into the spec of an EnrollmentRequest, has it carried out, and answers with what is at a path then.
-func (n *enrollmentServer) decide(w http.ResponseWriter, r *http.Request, spec dict, show string) error {
-	patch, err := json.Marshal(dict{"spec": spec})
+func (n *enrollmentServer) decide(w http.ResponseWriter, r *http.Request, spec jsonObject, show string) error {
+	patch, err := json.Marshal(jsonObject{"spec": spec})
 	if err != nil {
 		return err
 	}
@@ -197,12 +197,12 @@ func (n *enrollmentServer) tellDecommissioned(w http.ResponseWriter, r *http.Req
 		return false
 	}
 	w.Header().Set(apiVersionHeader, v1beta1)
-	meta, spec := dict{"name": node}, dict{}
+	meta, spec := jsonObject{"name": node}, jsonObject{}
 	if asks {
 		known, _ := strconv.ParseInt(r.URL.Query().Get("knownRenderedVersion"), 10, 64) // none is as good as 0
 		version := strconv.FormatInt(known+1, 10)
-		meta["annotations"] = dict{"device-controller/renderedVersion": version, "renderedVersion": version}
-		spec["decommissioning"] = dict{"target": "Unenroll"}
+		meta["annotations"] = jsonObject{"device-controller/renderedVersion": version, "renderedVersion": version}
+		spec["decommissioning"] = jsonObject{"target": "Unenroll"}
 	} else {
 		raw, err := io.ReadAll(http.MaxBytesReader(w, r.Body, n.server.MaxBody))
 		var said any
@@ -210,14 +210,14 @@ func (n *enrollmentServer) tellDecommissioned(w http.ResponseWriter, r *http.Req
 			n.server.Enrollment.GaveUp(node)
 		}
 	}
-	writeJSON(w, http.StatusOK, dict{"apiVersion": "flightctl.io/" + v1beta1, "kind": "Device", "metadata": meta, "spec": spec})
+	writeJSON(w, http.StatusOK, jsonObject{"apiVersion": "flightctl.io/" + v1beta1, "kind": "Device", "metadata": meta, "spec": spec})
 	return true
 }
 
 // saysKeysGivenUp reports whether a status, or a patch of one, has the condition that the agent has done what it does before it forgets its keys.
 func saysKeysGivenUp(v any) bool {
 	switch v := v.(type) {
-	case dict:
+	case jsonObject:
 		if v["type"] == conditionDecommissioning && v["status"] == "True" && v["reason"] == reasonCompleted {
 			return true
 		}

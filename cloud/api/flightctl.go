@@ -50,14 +50,14 @@ func (s *server) flightctlRoutes(mux *http.ServeMux) {
 // authConfig tells flightctl login that one signs in with a token: edgebus token create makes one, or a provider of OpenID Connect does.
 func (f *flightctlServer) authConfig(w http.ResponseWriter, _ *http.Request) error {
 	const name = "edgebus"
-	writeJSON(w, http.StatusOK, dict{
+	writeJSON(w, http.StatusOK, jsonObject{
 		"apiVersion": v1beta1, "defaultProvider": name, "organizationsEnabled": true,
-		"providers": []any{dict{
-			"apiVersion": v1beta1, "kind": "AuthProvider", "metadata": dict{"name": name},
-			"spec": dict{ // the one type of provider whose clients are told that they need a token
+		"providers": []any{jsonObject{
+			"apiVersion": v1beta1, "kind": "AuthProvider", "metadata": jsonObject{"name": name},
+			"spec": jsonObject{ // the one type of provider whose clients are told that they need a token
 				"providerType": "k8s", "displayName": "a token of this hub, or of its provider", "apiUrl": "", "enabled": true,
-				"organizationAssignment": dict{"type": "static", "organizationName": organizationID},
-				"roleAssignment":         dict{"type": "static", "roles": []string{}},
+				"organizationAssignment": jsonObject{"type": "static", "organizationName": organizationID},
+				"roleAssignment":         jsonObject{"type": "static", "roles": []string{}},
 			},
 		}},
 	})
@@ -72,7 +72,7 @@ func (f *flightctlServer) authValidate(w http.ResponseWriter, _ *http.Request) e
 
 func (f *flightctlServer) userInfo(w http.ResponseWriter, r *http.Request) error {
 	a := accessIn(r.Context())
-	writeJSON(w, http.StatusOK, dict{"preferred_username": a.user, "name": a.user, "sub": a.user, "organizations": []any{organizationObject()}})
+	writeJSON(w, http.StatusOK, jsonObject{"preferred_username": a.user, "name": a.user, "sub": a.user, "organizations": []any{organizationObject()}})
 	return nil
 }
 
@@ -85,27 +85,27 @@ func (f *flightctlServer) permissions(w http.ResponseWriter, r *http.Request) er
 			continue
 		}
 		if may := slices.DeleteFunc(slices.Clone(verbs), func(verb string) bool { return !a.may(verb, k) }); len(may) > 0 {
-			list = append(list, dict{"resource": k.Plural, "operations": may})
+			list = append(list, jsonObject{"resource": k.Plural, "operations": may})
 		}
 	}
-	writeJSON(w, http.StatusOK, dict{"permissions": list})
+	writeJSON(w, http.StatusOK, jsonObject{"permissions": list})
 	return nil
 }
 
 func (f *flightctlServer) flightctlVersion(w http.ResponseWriter, _ *http.Request) error {
-	writeJSON(w, http.StatusOK, dict{"version": f.server.Version})
+	writeJSON(w, http.StatusOK, jsonObject{"version": f.server.Version})
 	return nil
 }
 
-func organizationObject() dict {
-	return dict{
-		"apiVersion": v1beta1, "kind": "Organization", "metadata": dict{"name": organizationID},
-		"spec": dict{"displayName": "edgebus", "externalId": ""},
+func organizationObject() jsonObject {
+	return jsonObject{
+		"apiVersion": v1beta1, "kind": "Organization", "metadata": jsonObject{"name": organizationID},
+		"spec": jsonObject{"displayName": "edgebus", "externalId": ""},
 	}
 }
 
 func (f *flightctlServer) organizations(w http.ResponseWriter, _ *http.Request) error {
-	writeJSON(w, http.StatusOK, dict{"apiVersion": v1beta1, "kind": "OrganizationList", "metadata": dict{}, "items": []any{organizationObject()}})
+	writeJSON(w, http.StatusOK, jsonObject{"apiVersion": v1beta1, "kind": "OrganizationList", "metadata": jsonObject{}, "items": []any{organizationObject()}})
 	return nil
 }
 
@@ -134,9 +134,9 @@ func (f *flightctlServer) enrollmentConfig(w http.ResponseWriter, r *http.Reques
 		}
 		cert = []byte(er.Status.Certificate)
 	}
-	writeJSON(w, http.StatusOK, dict{"enrollment-service": dict{
-		"authentication": dict{"client-certificate-data": base64.StdEncoding.EncodeToString(cert), "client-key-data": ""},
-		"service": dict{
+	writeJSON(w, http.StatusOK, jsonObject{"enrollment-service": jsonObject{
+		"authentication": jsonObject{"client-certificate-data": base64.StdEncoding.EncodeToString(cert), "client-key-data": ""},
+		"service": jsonObject{
 			"server": "https://" + r.Host, "certificate-authority-data": base64.StdEncoding.EncodeToString(f.server.Enrollment.Authorities()),
 		},
 		"enrollment-ui-endpoint": "https://" + r.Host,
@@ -223,9 +223,9 @@ func (l *lister) summary(w http.ResponseWriter, r *request) error {
 	}
 	writeJSON(w, http.StatusOK, struct {
 		listHead
-		Items   []any `json:"items"`
-		Summary dict  `json:"summary"`
-	}{r.kind.listHead(listMeta{}), []any{}, dict{
+		Items   []any      `json:"items"`
+		Summary jsonObject `json:"summary"`
+	}{r.kind.listHead(listMeta{}), []any{}, jsonObject{
 		"total": sum.Nodes, "summaryStatus": counts(sum.SummaryStatus), "updateStatus": counts(sum.UpdateStatus), "applicationStatus": counts(sum.ApplicationStatus),
 	}})
 	return nil
@@ -248,7 +248,7 @@ func (f *flightctlServer) lastSeen(w http.ResponseWriter, r *http.Request) error
 		w.WriteHeader(http.StatusNoContent)
 		return nil
 	}
-	writeJSON(w, http.StatusOK, dict{"lastSeen": n.Status.LastSeen})
+	writeJSON(w, http.StatusOK, jsonObject{"lastSeen": n.Status.LastSeen})
 	return nil
 }
 

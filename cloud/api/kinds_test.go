@@ -27,14 +27,14 @@ func withSealer(t *testing.T) func(*Options) {
 }
 
 // readSamples are objects in which every field has a value, one or more of each kind.
-func readSamples(t *testing.T) map[string][]dict {
+func readSamples(t *testing.T) map[string][]jsonObject {
 	text, err := os.ReadFile("testdata/samples.yaml")
 	require.NoError(t, err)
-	out := map[string][]dict{}
+	out := map[string][]jsonObject{}
 	for doc := range bytes.SplitSeq(text, []byte("\n---\n")) {
 		raw, err := yaml.YAMLToJSON(doc)
 		require.NoError(t, err)
-		tree := dict{}
+		tree := jsonObject{}
 		require.NoError(t, json.Unmarshal(raw, &tree))
 		kind := tree["kind"].(string)
 		out[kind] = append(out[kind], tree)
@@ -49,7 +49,7 @@ func (k *Kind) collection() string {
 	return k.root() + "/" + k.Plural
 }
 
-func nameOf(o dict) string { return o["metadata"].(dict)["name"].(string) }
+func nameOf(o jsonObject) string { return o["metadata"].(jsonObject)["name"].(string) }
 
 func marshalText(t *testing.T, v any) string {
 	raw, err := json.Marshal(v)
@@ -63,10 +63,10 @@ func (h *hub) makeHost() {
 }
 
 // dropReady removes the conditions that the hub sets by itself with each write.
-func dropReady(o dict) {
-	status, _ := o["status"].(dict)
+func dropReady(o jsonObject) {
+	status, _ := o["status"].(jsonObject)
 	if list, ok := status["conditions"].([]any); ok {
-		status["conditions"] = slices.DeleteFunc(list, func(c any) bool { return c.(dict)["type"] == "Ready" || c.(dict)["type"] == "Stalled" })
+		status["conditions"] = slices.DeleteFunc(list, func(c any) bool { return c.(jsonObject)["type"] == "Ready" || c.(jsonObject)["type"] == "Stalled" })
 	}
 }
 
@@ -85,7 +85,7 @@ func TestEveryKindRoundTrips(t *testing.T) {
 			at := k.collection() + "/" + nameOf(o)
 			h.ok("POST", k.collection()+"?fieldValidation=Strict", marshalText(t, o))
 			if status, ok := o["status"]; ok {
-				h.ok("PATCH", at+"/status?fieldValidation=Strict", marshalText(t, dict{"status": status}), "Content-Type", mergePatch)
+				h.ok("PATCH", at+"/status?fieldValidation=Strict", marshalText(t, jsonObject{"status": status}), "Content-Type", mergePatch)
 			}
 			got := h.ok("GET", at, "")
 			if k.SetReady != nil {
@@ -118,7 +118,7 @@ type schemaLeaf struct {
 }
 
 // schemaLeaves finds the places in v for which def has rules.
-func schemaLeaves(def dict, v any, path []any, found *[]schemaLeaf) {
+func schemaLeaves(def jsonObject, v any, path []any, found *[]schemaLeaf) {
 	add := func(rule string, bad any, below ...any) {
 		*found = append(*found, schemaLeaf{slices.Concat(path, below), bad, rule})
 	}
@@ -139,19 +139,19 @@ func schemaLeaves(def dict, v any, path []any, found *[]schemaLeaf) {
 		add("maxItems", list)
 	}
 	switch v := v.(type) {
-	case dict:
+	case jsonObject:
 		required, _ := def["required"].([]any)
 		for _, name := range required {
 			add("required", nil, name)
 		}
-		props, _ := def["properties"].(dict)
+		props, _ := def["properties"].(jsonObject)
 		for _, name := range slices.Sorted(maps.Keys(v)) {
-			if below, ok := props[name].(dict); ok {
+			if below, ok := props[name].(jsonObject); ok {
 				schemaLeaves(below, v[name], slices.Concat(path, []any{name}), found)
 			}
 		}
 	case []any:
-		items, _ := def["items"].(dict)
+		items, _ := def["items"].(jsonObject)
 		for i := range v {
 			schemaLeaves(items, v[i], slices.Concat(path, []any{i}), found)
 		}
@@ -159,8 +159,8 @@ func schemaLeaves(def dict, v any, path []any, found *[]schemaLeaf) {
 }
 
 // breakLeaf is a copy of o in which one leaf is bad, and the path of that leaf in words.
-func breakLeaf(t *testing.T, o dict, l schemaLeaf) (dict, string) {
-	out := dict{}
+func breakLeaf(t *testing.T, o jsonObject, l schemaLeaf) (jsonObject, string) {
+	out := jsonObject{}
 	require.NoError(t, json.Unmarshal([]byte(marshalText(t, o)), &out))
 	var at any = out
 	said := ""
@@ -171,11 +171,11 @@ func breakLeaf(t *testing.T, o dict, l schemaLeaf) (dict, string) {
 			said = strings.TrimPrefix(said+"."+step, ".")
 			switch {
 			case last && l.bad == nil:
-				delete(at.(dict), step)
+				delete(at.(jsonObject), step)
 			case last:
-				at.(dict)[step] = l.bad
+				at.(jsonObject)[step] = l.bad
 			default:
-				at = at.(dict)[step]
+				at = at.(jsonObject)[step]
 			}
 		case int:
 			said += "[" + strconv.Itoa(step) + "]"
@@ -197,13 +197,13 @@ func TestSchemaRulesAreKept(t *testing.T) {
 				continue // of another group
 			}
 			h.ok("POST", k.collection(), marshalText(t, o))
-			props := defs[k.schemaName()].(dict)["properties"].(dict)
+			props := defs[k.schemaName()].(jsonObject)["properties"].(jsonObject)
 			for _, part := range []string{"spec", "status"} {
 				if o[part] == nil {
 					continue
 				}
 				var found []schemaLeaf
-				schemaLeaves(props[part].(dict), o[part], []any{part}, &found)
+				schemaLeaves(props[part].(jsonObject), o[part], []any{part}, &found)
 				for _, l := range found {
 					bad, field := breakLeaf(t, o, l)
 					at := k.collection() + "/" + nameOf(o)
@@ -214,7 +214,7 @@ func TestSchemaRulesAreKept(t *testing.T) {
 					require.Equal(t, 422, r.code, "%s against %s at %s: %s", k.Name, l.rule, field, r.body)
 					causes, _ := r.at("details.causes").([]any)
 					require.True(t, slices.ContainsFunc(causes, func(c any) bool {
-						return strings.HasPrefix(c.(dict)["field"].(string), field)
+						return strings.HasPrefix(c.(jsonObject)["field"].(string), field)
 					}), "%s at %s: %s", l.rule, field, r.body)
 					tried[l.rule]++
 				}
@@ -227,20 +227,20 @@ func TestSchemaRulesAreKept(t *testing.T) {
 }
 
 // filledIn are the places of a schema that are filled in v, or are not.
-func filledIn(def dict, v any, at string, found map[string]bool) {
+func filledIn(def jsonObject, v any, at string, found map[string]bool) {
 	found[at] = found[at] || v != nil
 	switch v := v.(type) {
-	case dict:
-		props, _ := def["properties"].(dict)
+	case jsonObject:
+		props, _ := def["properties"].(jsonObject)
 		for name, prop := range props {
-			filledIn(prop.(dict), v[name], at+"."+name, found)
+			filledIn(prop.(jsonObject), v[name], at+"."+name, found)
 		}
-		below, _ := def["additionalProperties"].(dict)
+		below, _ := def["additionalProperties"].(jsonObject)
 		for _, e := range v {
 			filledIn(below, e, at+".*", found)
 		}
 	case []any:
-		items, _ := def["items"].(dict)
+		items, _ := def["items"].(jsonObject)
 		for _, e := range v {
 			filledIn(items, e, at+"[]", found)
 		}
@@ -254,7 +254,7 @@ func TestSamplesHaveEveryField(t *testing.T) {
 		found := map[string]bool{}
 		for _, o := range all[k.Name] {
 			if o["apiVersion"] == k.APIVersion() {
-				filledIn(defs[k.schemaName()].(dict), o, k.Name, found)
+				filledIn(defs[k.schemaName()].(jsonObject), o, k.Name, found)
 			}
 		}
 		for _, at := range slices.Sorted(maps.Keys(found)) {

@@ -51,7 +51,7 @@ func formSchemas(kinds []Kind) (map[string]*spec.Schema, error) {
 	if err := json.Unmarshal(schemaText, &defs); err != nil {
 		return nil, err
 	}
-	dialects := dict{}
+	dialects := jsonObject{}
 	for i := range kinds {
 		if k := &kinds[i]; k.dialect != nil {
 			dialects[k.schemaName()] = k.dialect.schema()

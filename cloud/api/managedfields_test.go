@@ -12,15 +12,15 @@ func (r hubResponse) owned(path ...string) map[string][]string {
 	out := make(map[string][]string)
 	list, _ := r.at("metadata.managedFields").([]any)
 	for _, e := range list {
-		at := e.(dict)["fieldsV1"]
+		at := e.(jsonObject)["fieldsV1"]
 		for _, step := range path {
-			below, _ := at.(dict)
+			below, _ := at.(jsonObject)
 			at = below["f:"+step]
 		}
-		fields, _ := at.(dict)
+		fields, _ := at.(jsonObject)
 		for name := range fields {
 			if name != "." {
-				manager := e.(dict)["manager"].(string)
+				manager := e.(jsonObject)["manager"].(string)
 				out[name[len("f:"):]] = append(out[name[len("f:"):]], manager)
 			}
 		}
@@ -93,6 +93,6 @@ func TestTheStatusIsAppliedFirst(t *testing.T) {
 	require.Equal(t, 200, got.code, "%s", got.body)
 	require.Equal(t, map[string][]string{"room": {clientSideManager}, "floor": {beforeFirstManager}}, got.owned("metadata", "labels"))
 	for _, e := range got.at("metadata.managedFields").([]any) {
-		require.Equal(t, e.(dict)["manager"] == "ann", e.(dict)["subresource"] == "status")
+		require.Equal(t, e.(jsonObject)["manager"] == "ann", e.(jsonObject)["subresource"] == "status")
 	}
 }

@@ -97,18 +97,18 @@ func (l *lister) showNamespaces(w http.ResponseWriter, r *http.Request) error {
 	}
 	items, rows := []any{}, []any{}
 	for _, name := range names {
-		item := dict{"apiVersion": "v1", "kind": "Namespace", "metadata": dict{"name": name}, "status": dict{"phase": "Active"}}
-		var object any = dict{"kind": partialKind, "apiVersion": "meta.k8s.io/" + f.version, "metadata": dict{"name": name}}
+		item := jsonObject{"apiVersion": "v1", "kind": "Namespace", "metadata": jsonObject{"name": name}, "status": jsonObject{"phase": "Active"}}
+		var object any = jsonObject{"kind": partialKind, "apiVersion": "meta.k8s.io/" + f.version, "metadata": jsonObject{"name": name}}
 		if f.include == "Object" {
 			object = item
 		}
 		items = append(items, item)
-		rows = append(rows, dict{"cells": []any{name, "Active", l.encoder.age((*time.Time)(nil))}, "object": object})
+		rows = append(rows, jsonObject{"cells": []any{name, "Active", l.encoder.age((*time.Time)(nil))}, "object": object})
 	}
-	var answer any = dict{"apiVersion": "v1", "kind": "NamespaceList", "metadata": dict{"resourceVersion": ""}, "items": items}
+	var answer any = jsonObject{"apiVersion": "v1", "kind": "NamespaceList", "metadata": jsonObject{"resourceVersion": ""}, "items": items}
 	switch {
 	case f.table:
-		answer = dict{"kind": "Table", "apiVersion": "meta.k8s.io/" + f.version, "metadata": dict{"resourceVersion": ""}, "rows": rows, "columnDefinitions": []tableColumn{
+		answer = jsonObject{"kind": "Table", "apiVersion": "meta.k8s.io/" + f.version, "metadata": jsonObject{"resourceVersion": ""}, "rows": rows, "columnDefinitions": []tableColumn{
 			{Name: "Name", Type: "string", Format: "name", Description: "Name of the namespace."},
 			{Name: "Status", Type: "string", Description: "Active: something is in it, or it is the default one."},
 			{Name: "Age", Type: "string", Description: "Not known."},

@@ -26,7 +26,7 @@ const (
 	openapi2Type = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf"
 )
 
-type dict = map[string]any
+type jsonObject = map[string]any
 
 // openapi makes the OpenAPI documents, each when it is first asked for: one costs about 100 ms.
 type openapi struct {
@@ -38,16 +38,18 @@ type openapi struct {
 }
 
 // decodeSchemas decodes the schemas anew on each call: they are large and seldom asked for.
-func decodeSchemas() dict {
-	all := dict{}
+func decodeSchemas() jsonObject {
+	all := jsonObject{}
 	_ = json.Unmarshal(schemaText, &all) // a test decodes it
 	return all
 }
 
-func (k *Kind) gvk() dict { return dict{"group": k.Group, "version": k.Version, "kind": k.Name} }
+func (k *Kind) gvk() jsonObject {
+	return jsonObject{"group": k.Group, "version": k.Version, "kind": k.Name}
+}
 
 // addSchema adds the schema of the kind to named.
-func (k *Kind) addSchema(named, all dict) {
+func (k *Kind) addSchema(named, all jsonObject) {
 	named[k.schemaName()] = all[k.schemaName()]
 	if k.dialect != nil {
 		named[k.schemaName()] = k.dialect.schema()
@@ -65,7 +67,7 @@ func (k *Kind) collectionPath() string {
 // openapi3 is the OpenAPI 3 document of a group and version.
 func (o *openapi) openapi3(group, version string) any {
 	all := decodeSchemas()
-	named, paths := dict{metaName: all[metaName]}, dict{}
+	named, paths := jsonObject{metaName: all[metaName]}, jsonObject{}
 	for i := range o.kinds {
 		k := &o.kinds[i]
 		if k.Group != group || k.Version != version {
@@ -73,28 +75,28 @@ func (o *openapi) openapi3(group, version string) any {
 		}
 		k.addSchema(named, all)
 		kind, at := k.gvk(), k.collectionPath()
-		body := dict{"content": dict{"application/json": dict{"schema": dict{"$ref": "#/components/schemas/" + k.schemaName()}}}}
-		paths[at] = dict{"get": openapiOperation("list", kind, nil), "post": openapiOperation("post", kind, body), "delete": openapiOperation("deletecollection", kind, nil)}
-		paths[at+"/{name}"] = dict{
+		body := jsonObject{"content": jsonObject{"application/json": jsonObject{"schema": jsonObject{"$ref": "#/components/schemas/" + k.schemaName()}}}}
+		paths[at] = jsonObject{"get": openapiOperation("list", kind, nil), "post": openapiOperation("post", kind, body), "delete": openapiOperation("deletecollection", kind, nil)}
+		paths[at+"/{name}"] = jsonObject{
 			"get": openapiOperation("get", kind, nil), "put": openapiOperation("put", kind, body),
 			"patch": openapiOperation("patch", kind, nil), "delete": openapiOperation("delete", kind, nil),
 		}
 	}
-	return dict{
-		"openapi": "3.0.0", "info": dict{"title": "Edgebus", "version": o.version},
-		"paths": paths, "components": dict{"schemas": named},
+	return jsonObject{
+		"openapi": "3.0.0", "info": jsonObject{"title": "Edgebus", "version": o.version},
+		"paths": paths, "components": jsonObject{"schemas": named},
 	}
 }
 
-func openapiOperation(action string, kind, body dict) dict {
-	op := dict{
+func openapiOperation(action string, kind, body jsonObject) jsonObject {
+	op := jsonObject{
 		"x-kubernetes-action": action, "x-kubernetes-group-version-kind": kind,
-		"responses": dict{"200": dict{"description": "OK"}},
+		"responses": jsonObject{"200": jsonObject{"description": "OK"}},
 	}
 	if action == "post" || action == "put" || action == "patch" {
 		var params []any
 		for _, name := range []string{"dryRun", "fieldManager", "fieldValidation"} {
-			params = append(params, dict{"name": name, "in": "query", "schema": dict{"type": "string"}})
+			params = append(params, jsonObject{"name": name, "in": "query", "schema": jsonObject{"type": "string"}})
 		}
 		op["parameters"] = params
 	}
@@ -153,32 +155,32 @@ func (o *openapi) document(group, version string) any {
 // swagger is the OpenAPI 2 document. Clients look for its definitions; a path for each kind says which patches and
 // parameters there are.
 func (o *openapi) swagger() any {
-	definitions, paths := decodeSchemas(), dict{}
+	definitions, paths := decodeSchemas(), jsonObject{}
 	for i := range o.kinds {
 		k := &o.kinds[i]
 		k.addSchema(definitions, definitions)
-		operation := func(action string) dict {
-			return dict{"x-kubernetes-action": action, "x-kubernetes-group-version-kind": k.gvk(), "responses": dict{"200": dict{"description": "OK"}}}
+		operation := func(action string) jsonObject {
+			return jsonObject{"x-kubernetes-action": action, "x-kubernetes-group-version-kind": k.gvk(), "responses": jsonObject{"200": jsonObject{"description": "OK"}}}
 		}
-		all, one := dict{"get": operation("list")}, dict{"get": operation("get")}
+		all, one := jsonObject{"get": operation("list")}, jsonObject{"get": operation("get")}
 		if !k.readOnly() {
 			all["post"], all["delete"] = operation("post"), operation("deletecollection")
 			one["put"], one["patch"], one["delete"] = operation("put"), operation("patch"), operation("delete")
-			patch := one["patch"].(dict)
-			patch["consumes"], patch["parameters"] = k.patches(), []any{dict{"name": "dryRun", "in": "query", "type": "string"}}
+			patch := one["patch"].(jsonObject)
+			patch["consumes"], patch["parameters"] = k.patches(), []any{jsonObject{"name": "dryRun", "in": "query", "type": "string"}}
 		}
 		paths[k.collectionPath()], paths[k.collectionPath()+"/{name}"] = all, one
 	}
-	return dict{"swagger": "2.0", "info": dict{"title": "Edgebus", "version": o.version}, "paths": paths, "definitions": toSwagger(definitions)}
+	return jsonObject{"swagger": "2.0", "info": jsonObject{"title": "Edgebus", "version": o.version}, "paths": paths, "definitions": toSwagger(definitions)}
 }
 
 // toSwagger turns OpenAPI 3 references into OpenAPI 2 references.
 func toSwagger(v any) any {
 	switch v := v.(type) {
-	case dict:
+	case jsonObject:
 		if all, ok := v["allOf"].([]any); ok && len(all) == 1 {
-			ref, _ := all[0].(dict)["$ref"].(string)
-			return dict{"$ref": "#/definitions/" + ref[strings.LastIndex(ref, "/")+1:]}
+			ref, _ := all[0].(jsonObject)["$ref"].(string)
+			return jsonObject{"$ref": "#/definitions/" + ref[strings.LastIndex(ref, "/")+1:]}
 		}
 		for name := range v {
 			v[name] = toSwagger(v[name])

@@ -79,7 +79,7 @@ func commentOf(groups ...*ast.CommentGroup) (text string, markers map[string][]s
 	return strings.TrimSpace(strings.Join(lines, " ")), markers
 }
 
-func applyMarkers(def dict, markers map[string][]string) {
+func applyMarkers(def jsonObject, markers map[string][]string) {
 	for name, values := range markers {
 		value := values[0]
 		number, _ := strconv.ParseFloat(value, 64)
@@ -104,30 +104,30 @@ func applyMarkers(def dict, markers map[string][]string) {
 		case "Type": // of raw JSON
 			delete(def, "x-kubernetes-preserve-unknown-fields")
 			def["type"] = value
-			def["items"] = dict{"type": "object", "x-kubernetes-preserve-unknown-fields": true}
+			def["items"] = jsonObject{"type": "object", "x-kubernetes-preserve-unknown-fields": true}
 			def["x-kubernetes-list-type"] = "atomic"
 		}
 	}
 }
 
 // schema describes a type of the source.
-func (s typeSource) schema(t *testing.T, expr ast.Expr) dict {
+func (s typeSource) schema(t *testing.T, expr ast.Expr) jsonObject {
 	switch e := expr.(type) {
 	case *ast.StarExpr:
 		return s.schema(t, e.X)
 	case *ast.ArrayType:
 		if id, ok := e.Elt.(*ast.Ident); ok && id.Name == "byte" {
-			return dict{"type": "string", "format": "byte"}
+			return jsonObject{"type": "string", "format": "byte"}
 		}
-		return dict{"type": "array", "items": s.schema(t, e.Elt)}
+		return jsonObject{"type": "array", "items": s.schema(t, e.Elt)}
 	case *ast.MapType:
-		return dict{"type": "object", "additionalProperties": s.schema(t, e.Value)}
+		return jsonObject{"type": "object", "additionalProperties": s.schema(t, e.Value)}
 	case *ast.SelectorExpr:
 		switch e.Sel.Name {
 		case "Time":
-			return dict{"type": "string", "format": "date-time"}
+			return jsonObject{"type": "string", "format": "date-time"}
 		case "RawMessage":
-			return dict{"type": "object", "x-kubernetes-preserve-unknown-fields": true}
+			return jsonObject{"type": "object", "x-kubernetes-preserve-unknown-fields": true}
 		}
 	case *ast.StructType:
 		return s.object(t, e)
@@ -138,22 +138,22 @@ func (s typeSource) schema(t *testing.T, expr ast.Expr) dict {
 	return nil
 }
 
-func (s typeSource) named(t *testing.T, name string) dict {
+func (s typeSource) named(t *testing.T, name string) jsonObject {
 	switch name {
 	case "string":
-		return dict{"type": "string"}
+		return jsonObject{"type": "string"}
 	case "bool":
-		return dict{"type": "boolean"}
+		return jsonObject{"type": "boolean"}
 	case "float64":
-		return dict{"type": "number", "format": "double"}
+		return jsonObject{"type": "number", "format": "double"}
 	case "int", "int64", "uint64":
-		return dict{"type": "integer", "format": "int64"}
+		return jsonObject{"type": "integer", "format": "int64"}
 	case "MicroTime":
-		return dict{"type": "string", "format": "date-time"}
+		return jsonObject{"type": "string", "format": "date-time"}
 	case "Value": // a string, or a scalar that is taken for its text
-		return dict{"x-kubernetes-int-or-string": true}
+		return jsonObject{"x-kubernetes-int-or-string": true}
 	case "Meta":
-		return dict{"$ref": "#/components/schemas/" + metaName}
+		return jsonObject{"$ref": "#/components/schemas/" + metaName}
 	}
 	require.Contains(t, s, name)
 	def := s.schema(t, s[name].Type)
@@ -165,16 +165,16 @@ func (s typeSource) named(t *testing.T, name string) dict {
 	return def
 }
 
-func (s typeSource) object(t *testing.T, e *ast.StructType) dict {
-	props, required := dict{}, []string{}
+func (s typeSource) object(t *testing.T, e *ast.StructType) jsonObject {
+	props, required := jsonObject{}, []string{}
 	for _, f := range e.Fields.List {
 		if id, ok := f.Type.(*ast.Ident); ok && len(f.Names) == 0 && id.Name != "TypeMeta" {
-			maps.Copy(props, s.named(t, id.Name)["properties"].(dict))
+			maps.Copy(props, s.named(t, id.Name)["properties"].(jsonObject))
 			continue
 		}
 		if len(f.Names) == 0 { // TypeMeta
-			props["apiVersion"] = dict{"type": "string", "description": "The group and version of the kind."}
-			props["kind"] = dict{"type": "string", "description": "What the object is."}
+			props["apiVersion"] = jsonObject{"type": "string", "description": "The group and version of the kind."}
+			props["kind"] = jsonObject{"type": "string", "description": "What the object is."}
 			continue
 		}
 		tag, err := strconv.Unquote(f.Tag.Value)
@@ -184,7 +184,7 @@ func (s typeSource) object(t *testing.T, e *ast.StructType) dict {
 		text, markers := commentOf(f.Doc, f.Comment)
 		applyMarkers(def, markers)
 		if def["$ref"] != nil { // nothing stands beside a reference
-			def = dict{"allOf": []any{def}, "description": "Name, labels, annotations and what the hub keeps beside them."}
+			def = jsonObject{"allOf": []any{def}, "description": "Name, labels, annotations and what the hub keeps beside them."}
 		} else if text != "" {
 			def["description"] = text
 		}
@@ -194,7 +194,7 @@ func (s typeSource) object(t *testing.T, e *ast.StructType) dict {
 			required = append(required, name)
 		}
 	}
-	def := dict{"type": "object", "properties": props}
+	def := jsonObject{"type": "object", "properties": props}
 	if len(required) > 0 {
 		def["required"] = required
 	}
@@ -216,16 +216,16 @@ func TestSchemasAreTheTypes(t *testing.T) {
 	types := readSource(t)
 	meta := types.schema(t, types["Meta"].Type)
 	meta["description"] = "Metadata of an object."
-	all := dict{metaName: meta}
+	all := jsonObject{metaName: meta}
 	for _, k := range Kinds() {
 		def := types.named(t, k.Name)
-		properties := def["properties"].(dict)
+		properties := def["properties"].(jsonObject)
 		delete(properties, "desiredMeta") // clients never see it
 		for canonical, name := range k.FieldNames {
 			properties[name] = properties[canonical]
 			delete(properties, canonical)
 		}
-		def["x-kubernetes-group-version-kind"] = []any{dict{"group": k.Group, "version": k.Version, "kind": k.Name}}
+		def["x-kubernetes-group-version-kind"] = []any{jsonObject{"group": k.Group, "version": k.Version, "kind": k.Name}}
 		all[k.schemaName()] = def
 	}
 	text, err := json.MarshalIndent(all, "", " ")
@@ -236,7 +236,7 @@ func TestSchemasAreTheTypes(t *testing.T) {
 // The Device API at the edge has those of its kinds: each under its group, version and name.
 func TestTheEdgesSchemasAreTheHubs(t *testing.T) {
 	all := decodeSchemas()
-	edge := dict{metaName: all[metaName]}
+	edge := jsonObject{metaName: all[metaName]}
 	for _, k := range addDialects(Kinds()) {
 		switch name := k.Group + "/" + k.Version + "/" + k.schemaName(); {
 		case k.Group == "devices.kubeedge.io":
@@ -266,26 +266,26 @@ func TestCRDsAreTheSchemas(t *testing.T) {
 	checkGolden(t, "../../docs/crds.yaml", out.Bytes())
 }
 
-func crd(t *testing.T, k Kind) dict {
+func crd(t *testing.T, k Kind) jsonObject {
 	all := decodeSchemas()
-	def := all[k.schemaName()].(dict)
+	def := all[k.schemaName()].(jsonObject)
 	delete(def, "x-kubernetes-group-version-kind")
-	props := def["properties"].(dict)
-	props["metadata"] = dict{"type": "object"}
+	props := def["properties"].(jsonObject)
+	props["metadata"] = jsonObject{"type": "object"}
 	scope := "Cluster"
 	if k.Namespaced {
 		scope = "Namespaced"
 	}
-	names := dict{"kind": k.Name, "listKind": k.Name + "List", "plural": k.Plural, "singular": k.Singular, "shortNames": k.Short}
+	names := jsonObject{"kind": k.Name, "listKind": k.Name + "List", "plural": k.Plural, "singular": k.Singular, "shortNames": k.Short}
 	require.NotEmpty(t, k.Short, k.Name)
-	return dict{
+	return jsonObject{
 		"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
-		"metadata": dict{"name": k.qualified()},
-		"spec": dict{
+		"metadata": jsonObject{"name": k.qualified()},
+		"spec": jsonObject{
 			"group": k.Group, "scope": scope, "names": names,
-			"versions": []any{dict{
+			"versions": []any{jsonObject{
 				"name": k.Version, "served": true, "storage": true, "additionalPrinterColumns": printerColumns(k),
-				"schema": dict{"openAPIV3Schema": def}, "subresources": dict{"status": dict{}},
+				"schema": jsonObject{"openAPIV3Schema": def}, "subresources": jsonObject{"status": jsonObject{}},
 			}},
 		},
 	}
@@ -297,13 +297,13 @@ func printerColumns(k Kind) (cols []any) {
 		if c.Path == "" {
 			continue // is made of several fields, or of what a cluster doesn't keep
 		}
-		col := dict{"name": c.Name, "type": c.Type, "description": c.Description, "jsonPath": c.Path}
+		col := jsonObject{"name": c.Name, "type": c.Type, "description": c.Description, "jsonPath": c.Path}
 		if c.Wide {
 			col["priority"] = 1
 		}
 		cols = append(cols, col)
 	}
-	return append(cols, dict{"name": "Age", "type": "date", "description": "Time since the object was created.", "jsonPath": ".metadata.creationTimestamp"})
+	return append(cols, jsonObject{"name": "Age", "type": "date", "description": "Time since the object was created.", "jsonPath": ".metadata.creationTimestamp"})
 }
 
 // A column that says where it is from shows what is there.
@@ -332,11 +332,11 @@ func TestColumnsAreTheFieldsThatTheySay(t *testing.T) {
 
 // Every field says what it is, and what is meant without it: kubectl explain shows it.
 func TestEveryFieldIsExplained(t *testing.T) {
-	var visit func(at string, def dict)
-	visit = func(at string, def dict) {
-		props, _ := def["properties"].(dict)
+	var visit func(at string, def jsonObject)
+	visit = func(at string, def jsonObject) {
+		props, _ := def["properties"].(jsonObject)
 		for _, name := range slices.Sorted(maps.Keys(props)) {
-			prop := props[name].(dict)
+			prop := props[name].(jsonObject)
 			require.NotEmpty(t, prop["description"], "%s.%s has no comment", at, name)
 			if def := prop["default"]; def != nil {
 				require.Contains(t, prop["description"], fmt.Sprint(def), "%s.%s", at, name)
@@ -347,13 +347,13 @@ func TestEveryFieldIsExplained(t *testing.T) {
 			visit(at+"."+name, prop)
 		}
 		for _, inner := range []string{"items", "additionalProperties"} {
-			if below, ok := def[inner].(dict); ok {
+			if below, ok := def[inner].(jsonObject); ok {
 				visit(at, below)
 			}
 		}
 	}
 	for name, def := range decodeSchemas() {
-		visit(name, def.(dict))
+		visit(name, def.(jsonObject))
 	}
 }
 
@@ -387,7 +387,7 @@ func TestOpenAPIHasBytesAsTextAndAllVerbs(t *testing.T) {
 	schema := string(h.ok("GET", "/openapi/v3/apis/flightctl.io/v1beta1", "").body)
 	require.Regexp(t, `"sshPrivateKey":\{[^}]*"format":"byte"[^}]*"type":"string"`, schema)
 	v2 := h.ok("GET", "/openapi/v2", "")
-	paths := v2.tree["paths"].(dict)
+	paths := v2.tree["paths"].(jsonObject)
 	require.Len(t, paths[namespacePath("devices")], 3)
 	require.Len(t, paths[namespacePath("devices")+"/{name}"], 4)
 }

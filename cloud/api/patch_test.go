@@ -93,7 +93,7 @@ const requiredSpec = `deviceModelRef: {name: dimmable}, protocol: {type: modbus}
 func (r hubResponse) managers() (out []string) {
 	list, _ := r.at("metadata.managedFields").([]any)
 	for _, e := range list {
-		out = append(out, e.(dict)["manager"].(string))
+		out = append(out, e.(jsonObject)["manager"].(string))
 	}
 	return out
 }

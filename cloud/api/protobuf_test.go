@@ -66,14 +66,14 @@ func TestProtobuf(t *testing.T) {
 		packedBytes(3, []byte("kubernetes.io/tls")), packedFlag(5), packedBytes(99, []byte("from the future"))))
 	require.Equal(t, 201, made.code, "%s", made.body)
 	require.Equal(t, "hall", made.str("metadata.labels.room"))
-	require.Equal(t, dict{"password": "/wA=", "none": "", "user": "YW5u"}, made.at("data"))
+	require.Equal(t, jsonObject{"password": "/wA=", "none": "", "user": "YW5u"}, made.at("data"))
 	require.Equal(t, "kubernetes.io/tls", made.str("type"))
 	require.Equal(t, true, made.at("immutable"))
 
 	made = post(maps, encodeProtobuf(t, "v1", "ConfigMap", packedEntry(2, "a", "text"), packedEntry(3, "b", "\x00")))
 	require.Equal(t, 201, made.code, "%s", made.body)
-	require.Equal(t, dict{"a": "text"}, made.at("data"))
-	require.Equal(t, dict{"b": "AA=="}, made.at("binaryData"))
+	require.Equal(t, jsonObject{"a": "text"}, made.at("data"))
+	require.Equal(t, jsonObject{"b": "AA=="}, made.at("binaryData"))
 
 	for name, body := range map[string]string{
 		"empty": "", "no magic": "{}", "cut": encodeProtobuf(t, "v1", "Secret", packedEntry(2, "a", "b"))[:20],
@@ -118,7 +118,7 @@ func TestControllersSendProtobuf(t *testing.T) {
 	const events = "/api/v1/namespaces/default/events"
 	made := send("POST", events, encodeProtobuf(t, "v1", "Event", packedBytes(2, reference), packedBytes(3, []byte("Tried")), packedBytes(4, []byte("it did")),
 		packedBytes(5, packedBytes(1, []byte("me"))), packedBytes(6, at), packedBytes(7, at), number(8, 3), packedBytes(9, []byte("Warning")), packedBytes(10, nil)))
-	require.Equal(t, dict{"kind": "Device", "name": "lamp"}, made.at("involvedObject"))
+	require.Equal(t, jsonObject{"kind": "Device", "name": "lamp"}, made.at("involvedObject"))
 	require.Equal(t, "me", made.str("source.component"))
 	require.Equal(t, "2027-01-15T08:00:00Z", made.str("lastTimestamp"))
 	require.EqualValues(t, 3, made.at("count"))
@@ -135,7 +135,7 @@ func TestControllersSendProtobuf(t *testing.T) {
 	const leases = "/apis/coordination.k8s.io/v1/namespaces/default/leases"
 	spec := append(packedBytes(1, []byte("me-0")), append(number(2, 15), packedBytes(3, at)...)...)
 	made = send("POST", leases, encodeProtobuf(t, "coordination.k8s.io/v1", "Lease", packedBytes(2, append(spec, number(5, 1)...))))
-	require.Equal(t, dict{"holderIdentity": "me-0", "leaseDurationSeconds": 15.0, "acquireTime": "2027-01-15T08:00:00.123456Z", "leaseTransitions": 1.0}, made.at("spec"))
+	require.Equal(t, jsonObject{"holderIdentity": "me-0", "leaseDurationSeconds": 15.0, "acquireTime": "2027-01-15T08:00:00.123456Z", "leaseTransitions": 1.0}, made.at("spec"))
 	require.Equal(t, 409, h.do("PUT", leases+"/a", `{"metadata":{"name":"a","resourceVersion":"1"},"spec":{"holderIdentity":"me-1"}}`).code, "one of two takes it")
 	require.Equal(t, 422, h.do("PATCH", leases+"/a", `{"spec":{"leaseDurationSeconds":0}}`, "Content-Type", strategicPatch).code)
 

@@ -64,16 +64,16 @@ func (z *authorizer) accessReview(w http.ResponseWriter, r *http.Request) error 
 	if err != nil {
 		return err
 	}
-	status := dict{"allowed": allowed}
+	status := jsonObject{"allowed": allowed}
 	if a := accessIn(r.Context()); !a.all || !allowed {
 		status["reason"] = a.rule
 	}
-	writeReview(w, authorizationRoot, "SelfSubjectAccessReview", dict{"spec": review.Spec, "status": status})
+	writeReview(w, authorizationRoot, "SelfSubjectAccessReview", jsonObject{"spec": review.Spec, "status": status})
 	return nil
 }
 
-func writeReview(w http.ResponseWriter, root, kind string, review dict) {
-	review["apiVersion"], review["kind"], review["metadata"] = strings.TrimPrefix(root, "/apis/"), kind, dict{"creationTimestamp": nil}
+func writeReview(w http.ResponseWriter, root, kind string, review jsonObject) {
+	review["apiVersion"], review["kind"], review["metadata"] = strings.TrimPrefix(root, "/apis/"), kind, jsonObject{"creationTimestamp": nil}
 	writeJSON(w, http.StatusCreated, review)
 }
 
@@ -172,22 +172,22 @@ func (z *authorizer) rulesReview(w http.ResponseWriter, r *http.Request) error {
 			if !k.NoStatus && writes {
 				plurals = append(plurals, status...)
 			}
-			rules = append(rules, dict{"verbs": may, "apiGroups": groups, "resources": plurals})
+			rules = append(rules, jsonObject{"verbs": may, "apiGroups": groups, "resources": plurals})
 			if !k.NoStatus && !writes && a.may("get", k) {
-				rules = append(rules, dict{"verbs": []string{"get"}, "apiGroups": groups, "resources": status})
+				rules = append(rules, jsonObject{"verbs": []string{"get"}, "apiGroups": groups, "resources": status})
 			}
 		}
 		own := slices.DeleteFunc(slices.Clone(a.nodes), func(node string) bool { return !a.mayReport("update", k, "status", node) })
 		if len(own) > 0 {
-			rules = append(rules, dict{"verbs": []string{"patch", "update"}, "apiGroups": groups, "resources": status, "resourceNames": own})
+			rules = append(rules, jsonObject{"verbs": []string{"patch", "update"}, "apiGroups": groups, "resources": status, "resourceNames": own})
 		}
 	}
 	paths := []string{"*"}
 	if !a.readsShared {
 		paths = slices.Concat(publicPaths, []string{"/", "/api", "/api/*", "/apis", "/apis/*", "/openapi/*"})
 	}
-	writeReview(w, authorizationRoot, "SelfSubjectRulesReview", dict{"spec": dict{}, "status": dict{
-		"resourceRules": rules, "nonResourceRules": []any{dict{"verbs": []string{"get"}, "nonResourceURLs": paths}}, "incomplete": !a.all,
+	writeReview(w, authorizationRoot, "SelfSubjectRulesReview", jsonObject{"spec": jsonObject{}, "status": jsonObject{
+		"resourceRules": rules, "nonResourceRules": []any{jsonObject{"verbs": []string{"get"}, "nonResourceURLs": paths}}, "incomplete": !a.all,
 	}})
 	return nil
 }
@@ -195,10 +195,10 @@ func (z *authorizer) rulesReview(w http.ResponseWriter, r *http.Request) error {
 // subjectReview serves SelfSubjectReviews: who the user is.
 func (z *authorizer) subjectReview(w http.ResponseWriter, r *http.Request) error {
 	a := accessIn(r.Context())
-	user := dict{"username": a.user, "groups": []string{a.role}}
+	user := jsonObject{"username": a.user, "groups": []string{a.role}}
 	if len(a.nodes) > 0 {
-		user["extra"] = dict{"nodes": a.nodes}
+		user["extra"] = jsonObject{"nodes": a.nodes}
 	}
-	writeReview(w, authenticationRoot, "SelfSubjectReview", dict{"status": dict{"userInfo": user}})
+	writeReview(w, authenticationRoot, "SelfSubjectReview", jsonObject{"status": jsonObject{"userInfo": user}})
 	return nil
 }

@@ -24,7 +24,7 @@ func TestMetadataOnly(t *testing.T) {
 	for _, at := range []string{namespaceRoot + "/devices/lamp", flightctlDevices + "/host", kubeedgeBeta1 + "/devices/lamp", "/api/v1/namespaces/default/secrets/s"} {
 		whole := h.ok("GET", at, "")
 		got := h.ok("GET", at, "", "Accept", asPartial)
-		require.Equal(t, dict{"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1", "metadata": whole.at("metadata")}, got.tree)
+		require.Equal(t, jsonObject{"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1", "metadata": whole.at("metadata")}, got.tree)
 	}
 	list := h.ok("GET", namespaceRoot+"/devices", "", "Accept", "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1")
 	require.Equal(t, "PartialObjectMetadataList", list.str("kind"))

@@ -327,7 +327,7 @@ func (v *watcher) bookmark(rev uint64, initialEnd bool) error {
 		}
 		return v.add("BOOKMARK", raw)
 	}
-	meta := dict{"resourceVersion": strconv.FormatUint(rev, 10), "creationTimestamp": nil}
+	meta := jsonObject{"resourceVersion": strconv.FormatUint(rev, 10), "creationTimestamp": nil}
 	if initialEnd {
 		meta["annotations"] = map[string]string{"k8s.io/initial-events-end": "true"}
 	}
@@ -335,5 +335,5 @@ func (v *watcher) bookmark(rev uint64, initialEnd bool) error {
 	if f.partial {
 		kind, apiVersion = partialKind, "meta.k8s.io/"+f.version
 	}
-	return v.addOther("BOOKMARK", dict{"kind": kind, "apiVersion": apiVersion, "metadata": meta})
+	return v.addOther("BOOKMARK", jsonObject{"kind": kind, "apiVersion": apiVersion, "metadata": meta})
 }

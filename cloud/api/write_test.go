@@ -112,7 +112,7 @@ func TestUniqueNameRace(t *testing.T) {
 // A claim whose object never came: the hub stopped between the two.
 func TestLostClaim(t *testing.T) {
 	h := newHub(t)
-	data, err := json.Marshal(dict{"namespace": "gone", "nonce": "x"})
+	data, err := json.Marshal(jsonObject{"namespace": "gone", "nonce": "x"})
 	require.NoError(t, err)
 	_, err = h.store.Create(context.Background(), store.Object{Key: store.Key{Kind: "DeviceName", Name: "lamp"}, Data: data})
 	require.NoError(t, err)
@@ -267,7 +267,7 @@ func settledLamp(t *testing.T) *hub {
 func (r hubResponse) condition(kind string) string {
 	conditions, _ := r.at("status.conditions").([]any)
 	for _, c := range conditions {
-		if c := c.(dict); c["type"] == kind {
+		if c := c.(jsonObject); c["type"] == kind {
 			require.Equal(r.t, r.at("metadata.generation"), c["observedGeneration"], "%s is about the object as it is", kind)
 			return c["status"].(string)
 		}
@@ -303,7 +303,7 @@ func TestTheAnswerOfAWriteIsAboutIt(t *testing.T) {
 				"Accept", "application/json;as=Table;v=v1;g=meta.k8s.io")
 			got := write(h)
 			event := watched.next()
-			event.tree = event.tree["object"].(dict)
+			event.tree = event.tree["object"].(jsonObject)
 			for where, r := range map[string]hubResponse{"answer": got, "GET": h.ok("GET", namespaceRoot+"/devices/lamp", ""), "watch": event} {
 				require.Equal(t, "OFF", r.str("spec.desired.power"), where)
 				require.Equal(t, "OFF", r.str("status.twin.power.desired.value"), where)
@@ -433,7 +433,7 @@ func TestTextForShellsIsRefused(t *testing.T) {
 	h := newHub(t, asUser)
 	h.ok("POST", apiRoot+"/nodes", `{"metadata":{"name":"n1"}}`)
 	upgrade := func(version, installer, cmd string) string {
-		return marshalText(t, dict{"metadata": dict{"name": "u"}, "spec": dict{
+		return marshalText(t, jsonObject{"metadata": jsonObject{"name": "u"}, "spec": jsonObject{
 			"version": version, "upgradeInstaller": installer, "upgradeCmd": cmd, "nodeNames": []string{"n1"},
 		}})
 	}
@@ -465,8 +465,8 @@ func TestTextForShellsIsRefused(t *testing.T) {
 		}
 	}
 	for _, revision := range bad {
-		said := h.refused(422, "Invalid", "POST", apiRoot+"/resourcesyncs", marshalText(t, dict{
-			"metadata": dict{"name": "s"}, "spec": dict{"repository": "r", "path": "/", "targetRevision": revision},
+		said := h.refused(422, "Invalid", "POST", apiRoot+"/resourcesyncs", marshalText(t, jsonObject{
+			"metadata": jsonObject{"name": "s"}, "spec": jsonObject{"repository": "r", "path": "/", "targetRevision": revision},
 		}))
 		require.Contains(t, said, "spec.targetRevision", "%q", revision)
 	}

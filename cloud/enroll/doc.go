@@ -7,19 +7,19 @@
 //
 // # Files, in reading order
 //
-//	enroll.go     Service: nodes that connect to enrol (broker.Tree and Presence), revocation, notices to nodes that are refused
-//	joiner.go     the steps by which a host becomes a node: its Node is written, its certificate signed, what was issued before revoked
-//	invite.go     invitations: made, counted, revoked
-//	requests.go   EnrollmentRequests: limits, decisions carried out, certificates of enrollers, renewals over HTTPS
-//	authority.go  the certificate authority: its files, rotation, signing, TLS
-//	revoked.go    which certificates are taken no more, in a file that outlives restored backups
-//	record.go     which files the authority has: a record that tells lost ones from those of a new hub
-//	labels.go     the controller that copies system information into labels
-//	http.go       what is served below /enroll/
+//	enroll.go            Service: nodes that connect to enrol (broker.Tree and Presence), revocation, notices to nodes that are refused
+//	joiner.go            the steps by which a host becomes a node: its Node is written, its certificate signed, what was issued before revoked
+//	invitations.go       invitations: made, counted, revoked
+//	requests.go          EnrollmentRequests: limits, decisions carried out, certificates of enrollers, renewals over HTTPS
+//	authority.go         the certificate authority: its files, rotation, signing, TLS
+//	revocations.go       which certificates are taken no more, in a file that outlives restored backups
+//	authorityrecord.go   which files the authority has: a record that tells lost ones from those of a new hub
+//	labelscontroller.go  the controller that copies system information into labels
+//	http.go              what is served below /enroll/
 //
 // # Where to add
 //
-//   - a condition on who may join: Service.Admit (enroll.go) before the node has asked, Invitation.check (invite.go) or requests.carryOut
+//   - a condition on who may join: Service.Admit (enroll.go) before the node has asked, Invitation.check (invitations.go) or requests.carryOut
 //     (requests.go) when it is let in.
 //   - something that a certificate says: Authority.sign (authority.go); the broker reads it in broker/access.go.
 //   - something that a Node gets when its node joins: joiner.writeJoinedNode (joiner.go).

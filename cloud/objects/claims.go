@@ -22,7 +22,7 @@ type uniqueNames struct {
 
 // A claim reserves a name that is unique over all namespaces. It is a record of its own, made before the object, since the store has no
 // transactions over several objects. A claim whose object isn't there, because the hub stopped in between or the object was deleted, may
-// be taken over, unless its object is being created at this moment: see creating.
+// be taken over, unless its object is being created at this moment: see ongoingCreations.
 type nameClaim struct {
 	Namespace string `json:"namespace"`
 	// Nonce makes each claim another record, so that of two that take over one claim one has a conflict.

@@ -7,20 +7,20 @@
 //
 // # Files, in reading order
 //
-//	objects.go        Options, Registry
-//	kind.go           Kind: what the rules for all kinds have to know of one; objects as Go types and back
-//	kinds.go          the kinds: Kinds() lists them, with their rules that need other objects
-//	object.go         Object: what the store holds, decoded, encoded, encrypted
-//	controller.go     Get, List, Create, Update, UpdateStatus: objects as controllers read and write them
-//	write.go          create and change: defaults, validation, generation, owners, retries after conflicts
-//	claims.go         names that are unique over all namespaces
-//	delete.go         deletion, finalizers, deletions that wait for users of an object
-//	users.go          which objects use which: an index for deletions
-//	references.go     what an object gives access to (Grants); annotations and finalizers that are the controllers'
-//	managedfields.go  who owns which fields
-//	joining.go        approval of EnrollmentRequests: who has a node's name
-//	versions.go       TemplateVersions that can't be deleted
-//	selecting.go      the objects whose selector matches a Node
+//	objects.go            Options, Registry
+//	kind.go               Kind: what the rules for all kinds have to know of one; objects as Go types and back
+//	kinds.go              the kinds: Kinds() lists them, with their rules that need other objects
+//	object.go             Object: what the store holds, decoded, encoded, encrypted
+//	controller.go         Get, List, Create, Update, UpdateStatus: objects as controllers read and write them
+//	write.go              create and change: defaults, validation, generation, owners, retries after conflicts
+//	claims.go             names that are unique over all namespaces
+//	delete.go             deletion, finalizers, deletions that wait for users of an object
+//	referenceindex.go     which objects use which: an index for deletions
+//	references.go         what an object gives access to (Grants); annotations and finalizers that are the controllers'
+//	managedfields.go      who owns which fields
+//	enrollmentrequest.go  approval of EnrollmentRequests: who has a node's name
+//	templateversion.go    TemplateVersions that can't be deleted
+//	selectors.go          the objects whose selector matches a Node
 //
 // # Where to add
 //

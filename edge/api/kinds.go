@@ -267,7 +267,7 @@ func digestOf(v any) string {
 	return strconv.FormatUint(h.Sum64()|1, 10)
 }
 
-type dict = map[string]any
+type jsonObject = map[string]any
 
 // schemaText are those that the hub has of the kinds that are served here, as a test of the hub's API writes them: make golden.
 //
@@ -291,7 +291,7 @@ func (s *server) discover(mux *http.ServeMux) {
 func (s *server) openapi(group, version string) any {
 	all := map[string]json.RawMessage{}
 	_ = json.Unmarshal(schemaText, &all) // a test has read it
-	named, paths := map[string]json.RawMessage{}, dict{}
+	named, paths := map[string]json.RawMessage{}, jsonObject{}
 	for name, schema := range all {
 		if head, _, ok := strings.Cut(name, "/"); !ok || head == group && strings.HasPrefix(name, head+"/"+version+"/") {
 			named[name[strings.LastIndex(name, "/")+1:]] = schema
@@ -303,10 +303,10 @@ func (s *server) openapi(group, version string) any {
 		}
 		at := k.root() + k.Plural
 		for path, action := range map[string]string{at: "list", at + "/{name}": "get"} {
-			paths[path] = dict{"get": dict{
-				"x-kubernetes-action": action, "x-kubernetes-group-version-kind": k.GVK(), "responses": dict{"200": dict{"description": "OK"}},
+			paths[path] = jsonObject{"get": jsonObject{
+				"x-kubernetes-action": action, "x-kubernetes-group-version-kind": k.GVK(), "responses": jsonObject{"200": jsonObject{"description": "OK"}},
 			}}
 		}
 	}
-	return dict{"openapi": "3.0.0", "info": dict{"title": "Edgebus", "version": version}, "paths": paths, "components": dict{"schemas": named}}
+	return jsonObject{"openapi": "3.0.0", "info": jsonObject{"title": "Edgebus", "version": version}, "paths": paths, "components": jsonObject{"schemas": named}}
 }

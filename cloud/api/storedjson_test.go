@@ -55,7 +55,7 @@ func TestStoredObjectsAreNotDecoded(t *testing.T) {
 	}
 }
 
-func storedSample(t *testing.T, e *encoder, ours *Kind, sample dict) (out store.Object) {
+func storedSample(t *testing.T, e *encoder, ours *Kind, sample jsonObject) (out store.Object) {
 	if sample["apiVersion"] != ours.APIVersion() {
 		return out
 	}
@@ -102,7 +102,7 @@ func TestSelectorsMatchStoredLabels(t *testing.T) {
 		} {
 			selector, err := labels.Parse(text)
 			require.NoError(t, err)
-			data, err := json.Marshal(dict{"metadata": dict{"name": "n", "labels": set}, "spec": dict{"labels": dict{"site": "no label"}}})
+			data, err := json.Marshal(jsonObject{"metadata": jsonObject{"name": "n", "labels": set}, "spec": jsonObject{"labels": jsonObject{"site": "no label"}}})
 			require.NoError(t, err)
 			terms, _ := selector.Requirements()
 			matches, ok := selectedBy(selector, len(terms), data)
