@@ -26,14 +26,10 @@ import (
 	"github.com/edgebus/edgebus/cloud/sources"
 	"github.com/edgebus/edgebus/cloud/store"
 	"github.com/edgebus/edgebus/cloud/store/bolt"
+	"github.com/edgebus/edgebus/test/controltest"
 	"github.com/edgebus/edgebus/topics"
 	"github.com/edgebus/edgebus/topics/resource"
 )
-
-type plainSealer struct{}
-
-func (plainSealer) Seal(plain []byte, _ string) ([]byte, error)  { return plain, nil }
-func (plainSealer) Open(sealed []byte, _ string) ([]byte, error) { return sealed, nil }
 
 const (
 	uploadedDigest = resource.DigestPrefix + "1111111111111111111111111111111111111111111111111111111111111111"
@@ -61,7 +57,7 @@ func newReferenceHub(t *testing.T) *referenceHub {
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, st.Close()) })
 	r := &referenceHub{T: t, objs: objects.New(objects.Options{
-		Reader: st, Writer: st, Log: zerolog.Nop(), Seal: plainSealer{}, Managers: api.Managers(), NodeReferences: nodeReferences(st), Fetched: sources.IsFetched(st),
+		Reader: st, Writer: st, Log: zerolog.Nop(), Seal: controltest.PlainSealer{}, Managers: api.Managers(), NodeReferences: nodeReferences(st), Fetched: sources.IsFetched(st),
 	})}
 	r.api = api.New(api.Options{
 		Objects: r.objs, Reader: st, Writer: st, Watcher: st, Log: zerolog.Nop(),

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -16,11 +15,10 @@ import (
 	"github.com/rs/zerolog"
 	"github.com/stretchr/testify/require"
 
-	"github.com/edgebus/edgebus/cloud/control"
 	"github.com/edgebus/edgebus/cloud/discovery"
 	"github.com/edgebus/edgebus/cloud/objects"
 	"github.com/edgebus/edgebus/cloud/store"
-	"github.com/edgebus/edgebus/cloud/store/bolt"
+	"github.com/edgebus/edgebus/test/controltest"
 	"github.com/edgebus/edgebus/topics"
 	"github.com/edgebus/edgebus/topics/resource"
 )
@@ -32,10 +30,7 @@ const (
 
 // testHub is a store with the controllers of discovery, and what nodes report.
 type testHub struct {
-	testing.TB
-	*bolt.Store
-	*objects.Registry
-	user *objects.Controller
+	*controltest.Hub
 	stop func()
 
 	mu       sync.Mutex
@@ -119,19 +114,9 @@ func (h *testHub) says(node, configuration, payload string) {
 	h.report(topics.Address{Node: node, Kind: topics.KindDiscoveryHandler, Device: configuration}, payload)
 }
 
-type plainSealer struct{}
-
-func (plainSealer) Seal(plain []byte, _ string) ([]byte, error)  { return plain, nil }
-func (plainSealer) Open(sealed []byte, _ string) ([]byte, error) { return sealed, nil }
-
 func newTestHub(t testing.TB) *testHub {
-	st, err := bolt.Open(bolt.Options{Path: filepath.Join(t.TempDir(), "hub.db")})
-	require.NoError(t, err)
-	h := &testHub{TB: t, Store: st, reported: make(map[topics.Address][]byte)}
-	h.Registry = objects.New(objects.Options{Reader: st, Writer: st, Log: zerolog.Nop(), Seal: plainSealer{}})
-	h.user = h.Controller("test")
+	h := &testHub{Hub: controltest.New(t, nil), reported: make(map[topics.Address][]byte)}
 	h.start()
-	t.Cleanup(func() { h.stop(); require.NoError(t, st.Close()) })
 	return h
 }
 
@@ -149,17 +134,13 @@ func (h *testHub) wait(d time.Duration) {
 
 // start runs the controllers, until stop.
 func (h *testHub) start() {
-	ctx, cancel := context.WithCancel(context.Background())
-	runtime := control.New(control.Options{Reader: h.Store, Watcher: h.Store, Metrics: prometheus.NewRegistry(), Log: zerolog.New(zerolog.NewTestWriter(h)), FirstRetry: time.Millisecond})
 	all := discovery.Controllers(discovery.Options{
 		Objects: h.Registry, Reader: h.Store, Writer: h.Store, Reports: h.reports, Record: func(resource.Occurrence) {}, Log: zerolog.Nop(),
 		Pause: 2 * time.Millisecond, Retry: 20 * time.Millisecond, Now: h.now,
 	})
-	done := make(chan error)
-	go func() { done <- runtime.Run(ctx, all...) }()
+	stop := h.Run(prometheus.NewRegistry(), all...)
 	h.stop = func() {
-		cancel()
-		require.NoError(h, <-done)
+		stop()
 		h.mu.Lock()
 		h.watches = nil
 		h.mu.Unlock()
@@ -170,13 +151,13 @@ func createObject[T any](h *testHub, text string) {
 	h.Helper()
 	v := new(T)
 	require.NoError(h, json.Unmarshal([]byte(text), v))
-	_, err := objects.Create(h.Context(), h.user, v)
+	_, err := objects.Create(h.Context(), h.User, v)
 	require.NoError(h, err)
 }
 
 func updateObject[T any](h *testHub, name string, edit func(*T)) {
 	h.Helper()
-	err := objects.Update(h.Context(), h.user, store.Key{Namespace: "default", Name: name}, func(v *T) error { edit(v); return nil })
+	err := objects.Update(h.Context(), h.User, store.Key{Namespace: "default", Name: name}, func(v *T) error { edit(v); return nil })
 	require.NoError(h, err)
 }
 
@@ -184,7 +165,7 @@ func (h *testHub) node(name, labels string) {
 	h.Helper()
 	v := &resource.Node{Metadata: resource.Meta{Name: name}}
 	require.NoError(h, json.Unmarshal([]byte(labels), &v.Metadata.Labels))
-	_, err := objects.Create(h.Context(), h.user, v)
+	_, err := objects.Create(h.Context(), h.User, v)
 	require.NoError(h, err)
 }
 
@@ -196,7 +177,7 @@ func (h *testHub) configuration(name, spec string) {
 // instances are those that there are, by id.
 func (h *testHub) instances() map[string]*resource.Instance {
 	all := make(map[string]*resource.Instance)
-	for i, err := range objects.List[resource.Instance](h.Context(), h.user, "") {
+	for i, err := range objects.List[resource.Instance](h.Context(), h.User, "") {
 		require.NoError(h, err)
 		key := i.Spec.ID
 		if !i.Spec.Shared {
@@ -221,7 +202,7 @@ func (h *testHub) eventually(ok func() bool, why string, args ...any) {
 }
 
 func getObject[T any](h *testHub, name string) *T {
-	v, err := objects.Get[T](h.Context(), h.user, store.Key{Namespace: "default", Name: name})
+	v, err := objects.Get[T](h.Context(), h.User, store.Key{Namespace: "default", Name: name})
 	if errors.Is(err, resource.NotFound) {
 		return nil
 	}
@@ -266,7 +247,7 @@ func TestSelectedNodesAreToldWhatToLookFor(t *testing.T) {
 	raw, err := h.Reader.Get(t.Context(), store.Key{Kind: discovery.OrderKind, Name: "cams"})
 	require.NoError(t, err)
 	require.NotContains(t, string(raw.Data), "hunter2")
-	values, err := discovery.SecretValues(t.Context(), h.user, first)
+	values, err := discovery.SecretValues(t.Context(), h.User, first)
 	require.NoError(t, err)
 	require.JSONEq(t, `{"version":"`+first.Request.Secrets+`","data":{"pw":"aHVudGVyMg=="}}`, string(values))
 
@@ -276,12 +257,12 @@ func TestSelectedNodesAreToldWhatToLookFor(t *testing.T) {
 	}, "another value is another version")
 	createObject[resource.ConfigMap](h, `{"metadata":{"name":"m","namespace":"default"},"data":{"k":"g"}}`)
 	h.eventually(func() bool { return len(h.order("cams").Values) == 2 }, "the optional value is there")
-	err = objects.Update(t.Context(), h.user, store.Key{Name: "n2"}, func(n *resource.Node) error { n.Metadata.Labels["site"] = "a"; return nil })
+	err = objects.Update(t.Context(), h.User, store.Key{Name: "n2"}, func(n *resource.Node) error { n.Metadata.Labels["site"] = "a"; return nil })
 	require.NoError(t, err)
 	h.eventually(func() bool { return slices.Equal(h.order("cams").Nodes, []string{"n1", "n2"}) }, "the label chooses n2")
-	require.NoError(t, h.user.Delete(t.Context(), store.Key{Kind: resource.KindNode, Name: "n1"}))
+	require.NoError(t, h.User.Delete(t.Context(), store.Key{Kind: resource.KindNode, Name: "n1"}))
 	h.eventually(func() bool { return slices.Equal(h.order("cams").Nodes, []string{"n2"}) }, "n1 is gone")
-	require.NoError(t, h.user.Delete(t.Context(), store.Key{Kind: resource.KindSecret, Namespace: "default", Name: "s"}))
+	require.NoError(t, h.User.Delete(t.Context(), store.Key{Kind: resource.KindSecret, Namespace: "default", Name: "s"}))
 	h.says1("cams", resource.ConditionPropertiesResolved, "False")
 	require.Equal(t, []string{"n2"}, h.order("cams").Nodes, "nodes keep what they have")
 
@@ -298,7 +279,7 @@ func TestSelectedNodesAreToldWhatToLookFor(t *testing.T) {
 	h.says1("cams", resource.ConditionHandlerReady, "NoHandler")
 	h.sees("n2", "cams", "c1", `{"id":"c1"}`) // a discoverer that says nothing of itself
 	h.says1("cams", resource.ConditionHandlerReady, "True")
-	require.NoError(t, h.user.Delete(t.Context(), store.Key{Kind: resource.KindConfiguration, Namespace: "default", Name: "cams"}))
+	require.NoError(t, h.User.Delete(t.Context(), store.Key{Kind: resource.KindConfiguration, Namespace: "default", Name: "cams"}))
 	h.eventually(func() bool { return getObject[resource.Configuration](h, "cams") == nil }, "the Configuration is gone")
 	require.Empty(t, h.instances())
 	require.Empty(t, h.order("cams"))
@@ -349,7 +330,7 @@ func TestASharedDeviceIsOneInstance(t *testing.T) {
 	h.eventually(func() bool { return slices.Equal(h.instances()["c1"].Spec.Nodes, []string{"n1"}) }, "n1 sees it at another topic")
 	require.Equal(t, i.Metadata.UID, h.instances()["c1"].Metadata.UID)
 	// The finalizer is kept by the hub: an Instance that somebody deletes comes again while it is seen.
-	require.NoError(t, h.user.Delete(t.Context(), store.Key{Kind: resource.KindInstance, Namespace: "default", Name: i.Metadata.Name}))
+	require.NoError(t, h.User.Delete(t.Context(), store.Key{Kind: resource.KindInstance, Namespace: "default", Name: i.Metadata.Name}))
 	h.eventually(func() bool { now := h.instances()["c1"]; return now != nil && now.Metadata.UID != i.Metadata.UID }, "it is another Instance")
 	// An Instance that somebody else made is left alone.
 	createObject[resource.Instance](h, `{"metadata":{"name":"mine","namespace":"default"},"spec":{"configurationName":"cams","id":"mine","shared":true}}`)
@@ -453,7 +434,7 @@ func TestAFoundDeviceBecomesADevice(t *testing.T) {
 			return i != nil && strings.HasPrefix(conditionStatus(i.Status.Conditions, "Onboarded"), why)
 		}, id)
 	}
-	require.NoError(t, h.user.Delete(t.Context(), store.Key{Kind: resource.KindConfiguration, Namespace: "default", Name: "bulbs"}))
+	require.NoError(t, h.User.Delete(t.Context(), store.Key{Kind: resource.KindConfiguration, Namespace: "default", Name: "bulbs"}))
 	h.eventually(func() bool { return getObject[resource.Configuration](h, "bulbs") == nil }, "the Configuration goes")
 	require.NotNil(t, getObject[resource.Device](h, "c"))
 }
@@ -566,7 +547,7 @@ func TestADeviceGetsItsNameOnceItIsFree(t *testing.T) {
 		}, id+" "+why)
 	}
 	for id, namespace := range map[string]string{"a": "default", "b": "other"} {
-		require.NoError(t, h.user.Delete(t.Context(), store.Key{Kind: resource.KindDevice, Namespace: namespace, Name: id}))
+		require.NoError(t, h.User.Delete(t.Context(), store.Key{Kind: resource.KindDevice, Namespace: namespace, Name: id}))
 		h.eventually(func() bool { return h.instances()[id+"@n1"].Status.Device == id }, id+" is made")
 	}
 }
@@ -579,7 +560,7 @@ func TestInstancesWaitForTheirDevices(t *testing.T) {
 	h.onboarded("a", "True")
 	updateObject(h, "a", func(d *resource.Device) { d.Metadata.Finalizers = append(d.Metadata.Finalizers, "example.com/held") })
 	key := store.Key{Kind: resource.KindConfiguration, Namespace: "default", Name: "bulbs"}
-	require.NoError(t, h.user.Delete(t.Context(), key))
+	require.NoError(t, h.User.Delete(t.Context(), key))
 	h.eventually(func() bool { return getObject[resource.Device](h, "a").Metadata.DeletionTimestamp != nil }, "the Device is being deleted")
 	h.stop()
 	h.start()
@@ -596,7 +577,7 @@ func TestInstancesWaitForTheirDevices(t *testing.T) {
 
 	h.configuration("bulbs", strings.NewReplacer("APPROVAL", "Automatic", "GONE", "Keep").Replace(bulbConfiguration))
 	h.eventually(func() bool { return getObject[resource.Device](h, "a") != nil }, "the device is still there")
-	require.NoError(t, h.user.Delete(t.Context(), key))
+	require.NoError(t, h.User.Delete(t.Context(), key))
 	h.eventually(func() bool { return getObject[resource.Configuration](h, "bulbs") == nil }, "the Configuration goes")
 	require.Nil(t, h.instances()["a@n1"])
 	require.NotNil(t, getObject[resource.Device](h, "a"), "whenGone: Keep")
@@ -745,7 +726,7 @@ func TestReportsOfNodesThatAreNotChosen(t *testing.T) {
 // status is what the hub has of a node.
 func (h *testHub) status(node string, edit func(*resource.NodeStatus)) {
 	h.Helper()
-	err := objects.UpdateStatus(h.Context(), h.user, store.Key{Name: node}, func(n *resource.Node) error { edit(&n.Status); return nil })
+	err := objects.UpdateStatus(h.Context(), h.User, store.Key{Name: node}, func(n *resource.Node) error { edit(&n.Status); return nil })
 	require.NoError(h, err)
 }
 

@@ -57,10 +57,10 @@ func TestNodesAreOwnedByOneFleetOfThoseThatMatch(t *testing.T) {
 			strings.HasPrefix(conditionStatus(h.node("n1").Status.Conditions, "MultipleOwners"), "False")
 	})
 
-	require.NoError(t, h.user.Delete(t.Context(), store.Key{Kind: resource.KindFleet, Name: "a2"}))
+	require.NoError(t, h.User.Delete(t.Context(), store.Key{Kind: resource.KindFleet, Name: "a2"}))
 	h.untilOwner("n1", "")
 	h.until("the fleet is gone", func() bool {
-		_, err := objects.Get[resource.Fleet](t.Context(), h.user, store.Key{Kind: resource.KindFleet, Name: "a2"})
+		_, err := objects.Get[resource.Fleet](t.Context(), h.User, store.Key{Kind: resource.KindFleet, Name: "a2"})
 		return errors.Is(err, resource.NotFound)
 	})
 	require.Equal(t, "by hand", h.node("n3").Spec.Config[0].Files[0].Content)
@@ -80,7 +80,7 @@ func TestNodesOfADeletedFleetAreReleased(t *testing.T) {
 		})
 	}
 	noVersions := func() bool {
-		for range objects.List[resource.TemplateVersion](t.Context(), h.user, "") {
+		for range objects.List[resource.TemplateVersion](t.Context(), h.User, "") {
 			return false
 		}
 		return true

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"io"
 	"net/netip"
-	"path/filepath"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -14,7 +13,6 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"github.com/rs/zerolog"
 	"github.com/stretchr/testify/require"
 
 	"github.com/edgebus/edgebus/cloud/control"
@@ -23,6 +21,7 @@ import (
 	"github.com/edgebus/edgebus/cloud/sources"
 	"github.com/edgebus/edgebus/cloud/store"
 	"github.com/edgebus/edgebus/cloud/store/bolt"
+	"github.com/edgebus/edgebus/test/controltest"
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
@@ -30,10 +29,7 @@ const waitTimeout = 30 * time.Second
 
 // testHub is a store with the controllers of fleets, and nodes that say at once that they have what their specs want.
 type testHub struct {
-	*testing.T
-	*bolt.Store
-	*objects.Registry
-	user   *objects.Controller
+	*controltest.Hub
 	events sync.Map
 	fail   sync.Map     // nodes that fail whatever they get, or a text
 	agents sync.Map     // what agents of nodes say of the update that they have not made: a condition
@@ -56,21 +52,11 @@ func (f failingWriter) Update(ctx context.Context, o store.Object, rev uint64) (
 	return f.Store.Update(ctx, o, rev)
 }
 
-type plainSealer struct{}
-
-func (plainSealer) Seal(plain []byte, _ string) ([]byte, error) { return plain, nil }
-
-func (plainSealer) Open(sealed []byte, _ string) ([]byte, error) { return sealed, nil }
-
 func newTestHub(t *testing.T) *testHub {
 	t.Parallel()
-	st, err := bolt.Open(bolt.Options{Path: filepath.Join(t.TempDir(), "hub.db")})
-	require.NoError(t, err)
-	h := &testHub{T: t, Store: st, poll: 100 * time.Millisecond}
-	h.Registry = objects.New(objects.Options{Reader: st, Writer: failingWriter{st, &h.broken}, Log: zerolog.Nop(), Seal: plainSealer{}})
-	h.user = h.Controller("test")
+	h := &testHub{poll: 100 * time.Millisecond}
+	h.Hub = controltest.New(t, func(o *objects.Options) { o.Writer = failingWriter{o.Reader.(*bolt.Store), &h.broken} })
 	h.start()
-	t.Cleanup(func() { h.stop(); require.NoError(t, st.Close()) })
 	return h
 }
 
@@ -99,8 +85,6 @@ func (h *testHub) Has(string) (int64, bool) { return 0, true }
 
 // start runs the controllers, until stop.
 func (h *testHub) start() {
-	ctx, cancel := context.WithCancel(context.Background())
-	runtime := control.New(control.Options{Reader: h.Store, Watcher: h.Store, Metrics: prometheus.NewRegistry(), Log: zerolog.Nop(), FirstRetry: time.Millisecond})
 	src := sources.NewResolver(sources.ResolverOptions{
 		Client:  sources.New(sources.Options{Allow: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}, Timeout: 5 * time.Second}),
 		Objects: h.Controller("sources"), Reader: h.Store, Writer: h.Store, Blobs: h, Interval: h.poll,
@@ -110,14 +94,12 @@ func (h *testHub) start() {
 		Now: func() time.Time { return time.Now().Add(time.Duration(h.ahead.Load())) }, Poll: h.poll, Pause: 2 * time.Millisecond, Retry: 20 * time.Millisecond,
 	}), control.Controller{Name: "nodes", Watches: []control.Watch{{Kind: resource.KindNode}}, Reconcile: h.answer, Workers: 4})
 	all = append(all, src.Controllers()...)
-	done := make(chan error)
-	go func() { done <- runtime.Run(ctx, all...) }()
-	h.stop = func() { cancel(); require.NoError(h, <-done) }
+	h.stop = h.Run(prometheus.NewRegistry(), all...)
 }
 
 // answer is what renderer and agent of a node say.
 func (h *testHub) answer(ctx context.Context, key store.Key) (time.Duration, error) {
-	err := objects.UpdateStatus(ctx, h.user, key, func(n *resource.Node) error {
+	err := objects.UpdateStatus(ctx, h.User, key, func(n *resource.Node) error {
 		if n.Metadata.Annotations["offline"] != "" {
 			n.Status.State = resource.Offline
 			return nil
@@ -158,7 +140,7 @@ func (h *testHub) makeNode(name string, labels ...string) {
 		key, value, _ := strings.Cut(l, "=")
 		m.Labels[key] = value
 	}
-	_, err := objects.Create(h.Context(), h.user, &resource.Node{Metadata: m})
+	_, err := objects.Create(h.Context(), h.User, &resource.Node{Metadata: m})
 	require.NoError(h, err)
 }
 
@@ -170,7 +152,7 @@ func (h *testHub) makeFleet(name, label, image string, change ...func(f *resourc
 	for _, c := range change {
 		c(f)
 	}
-	_, err := objects.Create(h.Context(), h.user, f)
+	_, err := objects.Create(h.Context(), h.User, f)
 	require.NoError(h, err)
 }
 
@@ -179,24 +161,24 @@ func motdSpec(text string) resource.NodeSpec {
 }
 
 func (h *testHub) node(name string) *resource.Node {
-	n, err := objects.Get[resource.Node](h.Context(), h.user, store.Key{Kind: resource.KindNode, Name: name})
+	n, err := objects.Get[resource.Node](h.Context(), h.User, store.Key{Kind: resource.KindNode, Name: name})
 	require.NoError(h, err)
 	return n
 }
 
 func (h *testHub) fleet(name string) *resource.Fleet {
-	f, err := objects.Get[resource.Fleet](h.Context(), h.user, store.Key{Kind: resource.KindFleet, Name: name})
+	f, err := objects.Get[resource.Fleet](h.Context(), h.User, store.Key{Kind: resource.KindFleet, Name: name})
 	require.NoError(h, err)
 	return f
 }
 
 func (h *testHub) editNode(name string, change func(n *resource.Node)) {
-	err := objects.Update(h.Context(), h.user, store.Key{Kind: resource.KindNode, Name: name}, func(n *resource.Node) error { change(n); return nil })
+	err := objects.Update(h.Context(), h.User, store.Key{Kind: resource.KindNode, Name: name}, func(n *resource.Node) error { change(n); return nil })
 	require.NoError(h, err)
 }
 
 func (h *testHub) editFleet(name string, change func(f *resource.Fleet)) {
-	err := objects.Update(h.Context(), h.user, store.Key{Kind: resource.KindFleet, Name: name}, func(f *resource.Fleet) error { change(f); return nil })
+	err := objects.Update(h.Context(), h.User, store.Key{Kind: resource.KindFleet, Name: name}, func(f *resource.Fleet) error { change(f); return nil })
 	require.NoError(h, err)
 }
 

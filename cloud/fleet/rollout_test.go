@@ -186,7 +186,7 @@ func TestAFleetCountsItsNodes(t *testing.T) {
 	}
 	counts(`{"nodes":3,"summaryStatus":{"Online":3},"updateStatus":{"Unknown":1,"UpToDate":2},"applicationStatus":{"NoApplications":3}}`)
 	status := func(edit func(s *resource.NodeStatus)) {
-		err := objects.UpdateStatus(h.Context(), h.user, store.Key{Kind: resource.KindNode, Name: "a"}, func(n *resource.Node) error { edit(&n.Status); return nil })
+		err := objects.UpdateStatus(h.Context(), h.User, store.Key{Kind: resource.KindNode, Name: "a"}, func(n *resource.Node) error { edit(&n.Status); return nil })
 		require.NoError(t, err)
 	}
 	status(func(s *resource.NodeStatus) {
@@ -205,7 +205,7 @@ func TestAFleetCountsItsNodes(t *testing.T) {
 	h.editNode("b", func(n *resource.Node) { n.Metadata.Labels["site"] = "yard" })
 	counts(`{"nodes":2,"summaryStatus":{"Online":1,"Unknown":1},"updateStatus":{"Unknown":1,"UpToDate":1},"applicationStatus":{"NoApplications":2}}`)
 	for _, name := range []string{"a", "c"} {
-		require.NoError(t, h.user.Delete(h.Context(), store.Key{Kind: resource.KindNode, Name: name}))
+		require.NoError(t, h.User.Delete(h.Context(), store.Key{Kind: resource.KindNode, Name: name}))
 	}
 	counts(`{}`)
 }

@@ -26,7 +26,7 @@ import (
 
 func TestATemplateThatChangesIsAnotherVersion(t *testing.T) {
 	h := newTestHub(t)
-	_, err := objects.Create(t.Context(), h.user, &resource.ConfigMap{Metadata: resource.Meta{Name: "m", Namespace: "default"}, Data: map[string]string{"a": "1"}})
+	_, err := objects.Create(t.Context(), h.User, &resource.ConfigMap{Metadata: resource.Meta{Name: "m", Namespace: "default"}, Data: map[string]string{"a": "1"}})
 	require.NoError(t, err)
 	h.makeNode("n1", "site=a", "room=hall")
 	h.makeNode("n2", "site=a")
@@ -66,7 +66,7 @@ func TestATemplateThatChangesIsAnotherVersion(t *testing.T) {
 	})
 	require.Equal(t, "a-0000003", h.fleet("a").Metadata.Annotations["fleet-controller/templateVersion"])
 
-	err = objects.Update(t.Context(), h.user, store.Key{Kind: resource.KindConfigMap, Namespace: "default", Name: "m"}, func(m *resource.ConfigMap) error {
+	err = objects.Update(t.Context(), h.User, store.Key{Kind: resource.KindConfigMap, Namespace: "default", Name: "m"}, func(m *resource.ConfigMap) error {
 		m.Data["a"] = "2"
 		return nil
 	})
@@ -96,7 +96,7 @@ func TestATemplateThatChangesIsAnotherVersion(t *testing.T) {
 	}
 	h.until("old versions are deleted", func() bool { // 36
 		n := 0
-		for _, err := range objects.List[resource.TemplateVersion](t.Context(), h.user, "") {
+		for _, err := range objects.List[resource.TemplateVersion](t.Context(), h.User, "") {
 			require.NoError(t, err)
 			n++
 		}
@@ -108,7 +108,7 @@ func TestATemplateThatChangesIsAnotherVersion(t *testing.T) {
 func TestContentsOfReferencesAreFrozen(t *testing.T) {
 	h := newTestHub(t)
 	m := &resource.ConfigMap{Metadata: resource.Meta{Name: "m", Namespace: "default"}}
-	_, err := objects.Create(t.Context(), h.user, m)
+	_, err := objects.Create(t.Context(), h.User, m)
 	require.NoError(t, err)
 	h.makeFleet("a", "site=a", "one", func(f *resource.Fleet) {
 		f.Spec.Template.Spec.Config = append(f.Spec.Template.Spec.Config, resource.ConfigItem{
@@ -117,7 +117,7 @@ func TestContentsOfReferencesAreFrozen(t *testing.T) {
 	})
 	version := func(name string) (v *resource.TemplateVersion) {
 		h.until("there is "+name, func() (ok bool) {
-			v, err = objects.Get[resource.TemplateVersion](t.Context(), h.user, store.Key{Name: name})
+			v, err = objects.Get[resource.TemplateVersion](t.Context(), h.User, store.Key{Name: name})
 			return err == nil
 		})
 		return v
@@ -125,7 +125,7 @@ func TestContentsOfReferencesAreFrozen(t *testing.T) {
 	require.Len(t, version("a-0000001").Spec.References, 1)
 	h.makeNode("n1", "site=a")
 	h.untilMotd("n1", "one") // and nothing else: the ConfigMap is empty
-	err = objects.Update(t.Context(), h.user, store.Key{Kind: resource.KindConfigMap, Namespace: "default", Name: "m"}, func(m *resource.ConfigMap) error {
+	err = objects.Update(t.Context(), h.User, store.Key{Kind: resource.KindConfigMap, Namespace: "default", Name: "m"}, func(m *resource.ConfigMap) error {
 		m.Data = map[string]string{"a": "1"}
 		return nil
 	})
@@ -173,9 +173,9 @@ func TestImagesAreFrozen(t *testing.T) {
 	require.NoError(t, err)
 
 	secret := &resource.Secret{Metadata: resource.Meta{Name: "s", Namespace: "default"}, Data: map[string][]byte{"username": []byte("u"), "password": []byte("wrong")}}
-	_, err = objects.Create(t.Context(), h.user, secret)
+	_, err = objects.Create(t.Context(), h.User, secret)
 	require.NoError(t, err)
-	_, err = objects.Create(t.Context(), h.user, &resource.Repository{
+	_, err = objects.Create(t.Context(), h.User, &resource.Repository{
 		Metadata: resource.Meta{Name: "r"}, Spec: resource.RepositorySpec{URL: server.URL, Type: "oci", SecretRef: &resource.SecretRef{Name: "s"}},
 	})
 	require.NoError(t, err)
@@ -187,11 +187,11 @@ func TestImagesAreFrozen(t *testing.T) {
 		}}
 	})
 	h.until("the password is wrong", func() bool {
-		r, err := objects.Get[resource.Repository](t.Context(), h.user, store.Key{Name: "r"})
+		r, err := objects.Get[resource.Repository](t.Context(), h.User, store.Key{Name: "r"})
 		require.NoError(t, err)
 		return conditionStatus(h.fleet("a").Status.Conditions, "TemplateResolved") != "" && strings.HasPrefix(conditionStatus(r.Status.Conditions, "Accessible"), "False")
 	})
-	err = objects.Update(t.Context(), h.user, store.Key{Kind: resource.KindSecret, Namespace: "default", Name: "s"}, func(s *resource.Secret) error {
+	err = objects.Update(t.Context(), h.User, store.Key{Kind: resource.KindSecret, Namespace: "default", Name: "s"}, func(s *resource.Secret) error {
 		s.Data["password"] = []byte("right")
 		return nil
 	})
@@ -202,7 +202,7 @@ func TestImagesAreFrozen(t *testing.T) {
 			apps[1].Files[0].Content == "services: {a: {image: '"+host+"/app@"+digest.String()+"'}}"
 	})
 	h.until("the Repository says so", func() bool {
-		r, err := objects.Get[resource.Repository](t.Context(), h.user, store.Key{Name: "r"})
+		r, err := objects.Get[resource.Repository](t.Context(), h.User, store.Key{Name: "r"})
 		require.NoError(t, err)
 		return strings.HasPrefix(conditionStatus(r.Status.Conditions, "Accessible"), "True")
 	})
@@ -256,7 +256,7 @@ func TestOldVersionsGo(t *testing.T) {
 	h := newTestHub(t)
 	h.makeNode("n1", "site=a")
 	versions := func() (names []string) {
-		for v, err := range objects.List[resource.TemplateVersion](t.Context(), h.user, "") {
+		for v, err := range objects.List[resource.TemplateVersion](t.Context(), h.User, "") {
 			require.NoError(t, err)
 			names = append(names, v.Metadata.Name)
 		}
@@ -322,11 +322,11 @@ func TestVersionsThatAreNeededAreNotDeletedByUsers(t *testing.T) {
 	h.untilSpec("n1", "3")
 	refused("a-0000003", "n1, n2")
 	for _, n := range []string{"n1", "n2"} {
-		require.NoError(t, h.user.Delete(h.Context(), store.Key{Kind: resource.KindNode, Name: n}))
+		require.NoError(t, h.User.Delete(h.Context(), store.Key{Kind: resource.KindNode, Name: n}))
 	}
 	refused("a-0000003", "rolled back to it")
 	require.NoError(t, remove("a-0000003", true))
-	require.NoError(t, h.user.Delete(h.Context(), store.Key{Kind: resource.KindFleet, Name: "a"}))
+	require.NoError(t, h.User.Delete(h.Context(), store.Key{Kind: resource.KindFleet, Name: "a"}))
 	h.until("the fleet is gone, and its versions", func() bool {
 		page, err := h.Store.List(t.Context(), resource.KindTemplateVersion, store.ListOptions{})
 		require.NoError(t, err)

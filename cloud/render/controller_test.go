@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"net/netip"
-	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
@@ -14,15 +13,13 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
-	"github.com/rs/zerolog"
 	"github.com/stretchr/testify/require"
 
-	"github.com/edgebus/edgebus/cloud/control"
 	"github.com/edgebus/edgebus/cloud/objects"
 	"github.com/edgebus/edgebus/cloud/render"
 	"github.com/edgebus/edgebus/cloud/sources"
 	"github.com/edgebus/edgebus/cloud/store"
-	"github.com/edgebus/edgebus/cloud/store/bolt"
+	"github.com/edgebus/edgebus/test/controltest"
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
@@ -30,9 +27,7 @@ const waitTimeout = 30 * time.Second
 
 // testHub is a store with the controller beside it.
 type testHub struct {
-	*testing.T
-	*bolt.Store
-	users   *objects.Controller // who writes the objects
+	*controltest.Hub
 	metrics *prometheus.Registry
 	stop    func()
 
@@ -41,20 +36,9 @@ type testHub struct {
 	calls map[string]int // reconciles by Node
 }
 
-// plainSealer seals nothing, so that tests see what is stored.
-type plainSealer struct{}
-
-func (plainSealer) Seal(plain []byte, _ string) ([]byte, error)  { return plain, nil }
-func (plainSealer) Open(sealed []byte, _ string) ([]byte, error) { return sealed, nil }
-
 func newTestHub(t *testing.T) *testHub {
 	t.Helper()
-	st, err := bolt.Open(bolt.Options{Path: filepath.Join(t.TempDir(), "hub.db")})
-	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, st.Close()) })
-	r := &testHub{T: t, Store: st, blobs: map[string]string{}, calls: map[string]int{}, stop: func() {}}
-	t.Cleanup(func() { r.stop() })
-	return r
+	return &testHub{Hub: controltest.New(t, nil), blobs: map[string]string{}, calls: map[string]int{}, stop: func() {}}
 }
 
 func (r *testHub) Put(_ context.Context, from io.Reader, _ string) (string, int64, error) {
@@ -78,14 +62,12 @@ func (r *testHub) run() {
 	r.Helper()
 	r.stop()
 	r.metrics = prometheus.NewRegistry()
-	registry := objects.New(objects.Options{Reader: r, Writer: r, Log: zerolog.Nop(), Seal: plainSealer{}})
-	r.users = registry.Controller("test")
 	src := sources.NewResolver(sources.ResolverOptions{
 		Client:  sources.New(sources.Options{Allow: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}, Timeout: 5 * time.Second}),
-		Objects: registry.Controller("sources"), Reader: r.Store, Writer: r.Store, Blobs: r, Interval: 50 * time.Millisecond,
+		Objects: r.Controller("sources"), Reader: r.Store, Writer: r.Store, Blobs: r, Interval: 50 * time.Millisecond,
 	})
 	c := render.NewController(render.Options{
-		Objects: registry.Controller("render"), Reader: r.Store, Writer: r.Store, Blobs: r, Sources: src, Metrics: r.metrics,
+		Objects: r.Controller("render"), Reader: r.Store, Writer: r.Store, Blobs: r, Sources: src, Metrics: r.metrics,
 	})
 	reconcile := c.Reconcile
 	c.Reconcile = func(ctx context.Context, key store.Key) (time.Duration, error) {
@@ -94,11 +76,7 @@ func (r *testHub) run() {
 		r.mu.Unlock()
 		return reconcile(ctx, key)
 	}
-	runtime := control.New(control.Options{Reader: r, Watcher: r, Metrics: r.metrics, Log: zerolog.Nop(), FirstRetry: time.Millisecond, LastRetry: 10 * time.Millisecond})
-	ctx, cancel := context.WithCancel(context.Background())
-	ended := make(chan struct{})
-	go func() { defer close(ended); _ = runtime.Run(ctx, append(src.Controllers(), c)...) }()
-	r.stop = sync.OnceFunc(func() { cancel(); <-ended })
+	r.stop = r.Run(r.metrics, append(src.Controllers(), c)...)
 }
 
 func (r *testHub) reconciled(node string) int {
@@ -111,30 +89,30 @@ func (r *testHub) reconciled(node string) int {
 func (r *testHub) node(name string, spec resource.NodeSpec) {
 	r.Helper()
 	n := &resource.Node{Metadata: resource.Meta{Name: name}, Spec: spec}
-	_, err := objects.Create(r.Context(), r.users, n)
+	_, err := objects.Create(r.Context(), r.User, n)
 	if err != nil {
-		err = objects.Update(r.Context(), r.users, store.Key{Name: name}, func(n *resource.Node) error { n.Spec = spec; return nil })
+		err = objects.Update(r.Context(), r.User, store.Key{Name: name}, func(n *resource.Node) error { n.Spec = spec; return nil })
 	}
 	require.NoError(r, err)
 }
 
 func (r *testHub) delete(kind, namespace, name string) {
 	r.Helper()
-	require.NoError(r, r.users.Delete(r.Context(), store.Key{Kind: kind, Namespace: namespace, Name: name}))
+	require.NoError(r, r.User.Delete(r.Context(), store.Key{Kind: kind, Namespace: namespace, Name: name}))
 }
 
 func (r *testHub) configMap(name, value string) {
 	r.Helper()
 	m := &resource.ConfigMap{Metadata: resource.Meta{Namespace: "default", Name: name}, Data: map[string]string{"key": value}}
-	if _, err := objects.Create(r.Context(), r.users, m); err != nil {
-		err = objects.Update(r.Context(), r.users, store.Key{Namespace: "default", Name: name}, func(o *resource.ConfigMap) error { o.Data = m.Data; return nil })
+	if _, err := objects.Create(r.Context(), r.User, m); err != nil {
+		err = objects.Update(r.Context(), r.User, store.Key{Namespace: "default", Name: name}, func(o *resource.ConfigMap) error { o.Data = m.Data; return nil })
 		require.NoError(r, err)
 	}
 }
 
 func (r *testHub) status(node string) resource.NodeStatus {
 	r.Helper()
-	n, err := objects.Get[resource.Node](r.Context(), r.users, store.Key{Name: node})
+	n, err := objects.Get[resource.Node](r.Context(), r.User, store.Key{Name: node})
 	require.NoError(r, err)
 	return n.Status
 }
@@ -153,7 +131,7 @@ func (r *testHub) rendered(node string) (spec resource.RenderedSpec) {
 func (r *testHub) await(node string) (conditions string) {
 	r.Helper()
 	require.Eventually(r, func() bool {
-		n, err := objects.Get[resource.Node](r.Context(), r.users, store.Key{Name: node})
+		n, err := objects.Get[resource.Node](r.Context(), r.User, store.Key{Name: node})
 		if err != nil {
 			return false
 		}
@@ -273,7 +251,7 @@ func TestAReportNeverMovesTheVersion(t *testing.T) {
 	r.node("n1", motdSpec("0"))
 	r.awaitVersion("n1", "1")
 	for i, said := range []string{"500", "-1", "1e99", "18446744073709551615", "text"} {
-		err := objects.UpdateStatus(t.Context(), r.users, store.Key{Name: "n1"}, func(n *resource.Node) error {
+		err := objects.UpdateStatus(t.Context(), r.User, store.Key{Name: "n1"}, func(n *resource.Node) error {
 			n.Status.RenderedVersion, n.Status.Failed = said, &resource.FailedVersion{RenderedVersion: said, Reason: "HookFailed"}
 			return nil
 		})
@@ -290,7 +268,7 @@ func TestAnotherAttemptIsAnotherVersion(t *testing.T) {
 	r.node("n1", motdSpec("1"))
 	r.awaitVersion("n1", "1")
 	for i, value := range []string{"now", "again", "again", ""} {
-		err := objects.Update(t.Context(), r.users, store.Key{Name: "n1"}, func(n *resource.Node) error {
+		err := objects.Update(t.Context(), r.User, store.Key{Name: "n1"}, func(n *resource.Node) error {
 			n.Metadata.Annotations = map[string]string{resource.RetryAnnotation: value, "other": fmt.Sprint(i)}
 			return nil
 		})
@@ -333,13 +311,13 @@ func TestReferencesOfATemplateFloat(t *testing.T) {
 	require.Eventually(t, func() bool { return strings.Contains(r.await("n1"), "ReferencesResolved=False") }, waitTimeout, time.Millisecond)
 	require.Equal(t, "2", r.rendered("n1").RenderedVersion, "the node keeps what it was sent")
 
-	_, err := objects.Create(t.Context(), r.users, &resource.Secret{Metadata: resource.Meta{Namespace: "default", Name: "wifi"}, Data: map[string][]byte{"psk": []byte("hunter2")}})
+	_, err := objects.Create(t.Context(), r.User, &resource.Secret{Metadata: resource.Meta{Namespace: "default", Name: "wifi"}, Data: map[string][]byte{"psk": []byte("hunter2")}})
 	require.NoError(t, err)
 	r.node("n1", resource.NodeSpec{Config: []resource.ConfigItem{{Name: "s", ConfigType: resource.ConfigSecret, SecretRef: &resource.SecretMount{Name: "wifi", MountPath: "/etc"}}}})
 	r.awaitVersion("n1", "3")
 	one := r.rendered("n1").Files[0].Secret
 	require.Equal(t, "default.wifi", one.Name)
-	err = objects.Update(t.Context(), r.users, store.Key{Namespace: "default", Name: "wifi"}, func(s *resource.Secret) error {
+	err = objects.Update(t.Context(), r.User, store.Key{Namespace: "default", Name: "wifi"}, func(s *resource.Secret) error {
 		s.Data = map[string][]byte{"psk": []byte("correct horse")}
 		return nil
 	})
@@ -382,7 +360,7 @@ func TestOnlyWhatConcernsANodeRendersIt(t *testing.T) {
 	settle()
 	before := count()
 	for i := range 20 {
-		err := objects.UpdateStatus(t.Context(), r.users, store.Key{Name: fmt.Sprint("n", i)}, func(n *resource.Node) error { n.Status.Version = "v2"; return nil })
+		err := objects.UpdateStatus(t.Context(), r.User, store.Key{Name: fmt.Sprint("n", i)}, func(n *resource.Node) error { n.Status.Version = "v2"; return nil })
 		require.NoError(t, err)
 		r.configMap("unrelated", fmt.Sprint(i))
 	}
@@ -430,7 +408,7 @@ func TestBrokersOfDiscoveredDevices(t *testing.T) {
 		}, waitTimeout, time.Millisecond, "%v", want)
 	}
 	r.node("n1", resource.NodeSpec{})
-	record, err := r.Create(t.Context(), store.Object{Key: key, Data: apps("b1", "b2")})
+	record, err := r.Store.Create(t.Context(), store.Object{Key: key, Data: apps("b1", "b2")})
 	require.NoError(t, err)
 	sent("b1 broker", "b2 broker")
 	r.node("n1", resource.NodeSpec{Applications: []resource.Application{{Name: "b1", AppType: resource.AppQuadlet, Files: []resource.InlineFile{{Path: "b1.container", Content: "mine"}}}}})
@@ -452,7 +430,7 @@ func TestBrokersOfDiscoveredDevices(t *testing.T) {
 	require.NoError(t, err)
 	sent("b1 mine", "b2 broker")
 	problems(`{"../b3":"spec.applications[../b3]: the path \"../b3.container\" must be relative, without '..', '//' and a '/' at its end","b1":"the spec of the node has an application of this name"}`)
-	_, err = r.Delete(t.Context(), key, record.Rev)
+	_, err = r.Store.Delete(t.Context(), key, record.Rev)
 	require.NoError(t, err)
 	sent("b1 mine")
 	problems("")

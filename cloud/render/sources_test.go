@@ -25,7 +25,7 @@ import (
 
 func (r *testHub) repository(name, kind, url string) {
 	r.Helper()
-	_, err := objects.Create(r.Context(), r.users, &resource.Repository{Metadata: resource.Meta{Name: name}, Spec: resource.RepositorySpec{Type: kind, URL: url}})
+	_, err := objects.Create(r.Context(), r.User, &resource.Repository{Metadata: resource.Meta{Name: name}, Spec: resource.RepositorySpec{Type: kind, URL: url}})
 	require.NoError(r, err)
 }
 
@@ -99,7 +99,7 @@ func TestSourcesOfATemplateFloat(t *testing.T) {
 	commit("two")
 	r.untilContent("n2", "/opt/x/motd", "two")
 	require.Equal(t, "main", func() string {
-		n, err := objects.Get[resource.Node](t.Context(), r.users, store.Key{Name: "n2"})
+		n, err := objects.Get[resource.Node](t.Context(), r.User, store.Key{Name: "n2"})
 		require.NoError(t, err)
 		return n.Spec.Config[0].GitRef.TargetRevision
 	}(), "point 7: what floats is stored as it was written")
@@ -171,7 +171,7 @@ func TestSizeOfABlob(t *testing.T) {
 	require.Equal(t, "SpecRendered=True:Rendered ", r.await("n1"))
 	r.node("n1", resource.NodeSpec{})
 	require.Equal(t, "SpecRendered=True:Rendered ", r.await("n1"))
-	err := objects.Update(t.Context(), r.users, store.Key{Name: "n1"}, func(n *resource.Node) error { n.Spec = file(1 << 50); return nil })
+	err := objects.Update(t.Context(), r.User, store.Key{Name: "n1"}, func(n *resource.Node) error { n.Spec = file(1 << 50); return nil })
 	require.ErrorContains(t, err, "spec.config[0].files[0].size")
 }
 

@@ -15,30 +15,22 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/edgebus/edgebus/cloud/blobs"
-	"github.com/edgebus/edgebus/cloud/control"
 	"github.com/edgebus/edgebus/cloud/fleet"
 	"github.com/edgebus/edgebus/cloud/objects"
 	"github.com/edgebus/edgebus/cloud/resourcesync"
 	"github.com/edgebus/edgebus/cloud/sources"
 	"github.com/edgebus/edgebus/cloud/store"
-	"github.com/edgebus/edgebus/cloud/store/bolt"
+	"github.com/edgebus/edgebus/test/controltest"
 	"github.com/edgebus/edgebus/test/sourcestest"
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
 const waitTimeout = 30 * time.Second
 
-type plainSealer struct{}
-
-func (plainSealer) Seal(plain []byte, _ string) ([]byte, error)  { return plain, nil }
-func (plainSealer) Open(sealed []byte, _ string) ([]byte, error) { return sealed, nil }
-
 // testHub is a store with the controllers of sources and ResourceSyncs, and a repository that git itself serves.
 type testHub struct {
-	*testing.T
-	*bolt.Store
-	user *objects.Controller
-	git  *sourcestest.Git
+	*controltest.Hub
+	git *sourcestest.Git
 }
 
 // commit makes the repository have these files, and no others.
@@ -53,31 +45,26 @@ func (h *testHub) commit(files map[string]string) {
 
 func newTestHub(t *testing.T) *testHub {
 	t.Helper()
-	dir := t.TempDir()
-	st, err := bolt.Open(bolt.Options{Path: filepath.Join(dir, "hub.db")})
+	h := &testHub{git: sourcestest.NewGit(t)}
+	h.Hub = controltest.New(t, func(o *objects.Options) {
+		o.NodeReferences = []func(context.Context, resource.Meta) ([]objects.Reference, error){fleet.NodeReferences(o.Reader)}
+	})
+	content, err := blobs.Open(blobs.Options{Dir: h.Dir, Log: zerolog.Nop()})
 	require.NoError(t, err)
-	content, err := blobs.Open(blobs.Options{Dir: dir, Log: zerolog.Nop()})
-	require.NoError(t, err)
-	objs := objects.New(objects.Options{Reader: st, Writer: st, Log: zerolog.Nop(), Seal: plainSealer{}, NodeReferences: []func(context.Context, resource.Meta) ([]objects.Reference, error){fleet.NodeReferences(st)}})
-	h := &testHub{T: t, Store: st, user: objs.Controller("test"), git: sourcestest.NewGit(t)}
 	src := sources.NewResolver(sources.ResolverOptions{
 		Client:  sources.New(sources.Options{Allow: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}, Timeout: 10 * time.Second}),
-		Objects: objs.Controller("sources"), Reader: st, Writer: st, Blobs: content, Interval: 100 * time.Millisecond,
+		Objects: h.Controller("sources"), Reader: h.Store, Writer: h.Store, Blobs: content, Interval: 100 * time.Millisecond,
 	})
-	c := resourcesync.NewController(resourcesync.Options{Objects: objs, Reader: st, Sources: src, Content: content.ReadAt, Interval: 200 * time.Millisecond})
-	runtime := control.New(control.Options{Reader: st, Watcher: st, Metrics: prometheus.NewRegistry(), Log: zerolog.Nop(), FirstRetry: time.Millisecond})
-	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan error)
-	go func() { done <- runtime.Run(ctx, append(src.Controllers(), c)...) }()
-	t.Cleanup(func() { cancel(); require.NoError(t, <-done); require.NoError(t, st.Close()) })
-	_, err = objects.Create(t.Context(), h.user, &resource.Repository{Metadata: resource.Meta{Name: "config"}, Spec: resource.RepositorySpec{URL: h.git.Serve()}})
+	c := resourcesync.NewController(resourcesync.Options{Objects: h.Registry, Reader: h.Store, Sources: src, Content: content.ReadAt, Interval: 200 * time.Millisecond})
+	h.Run(prometheus.NewRegistry(), append(src.Controllers(), c)...)
+	_, err = objects.Create(t.Context(), h.User, &resource.Repository{Metadata: resource.Meta{Name: "config"}, Spec: resource.RepositorySpec{URL: h.git.Serve()}})
 	require.NoError(t, err)
 	return h
 }
 
 func (h *testHub) sync(name, path string) {
 	h.Helper()
-	_, err := objects.Create(h.Context(), h.user, &resource.ResourceSync{
+	_, err := objects.Create(h.Context(), h.User, &resource.ResourceSync{
 		Metadata: resource.Meta{Name: name}, Spec: resource.ResourceSyncSpec{Repository: "config", TargetRevision: "main", Path: path},
 	})
 	require.NoError(h, err)
@@ -85,7 +72,7 @@ func (h *testHub) sync(name, path string) {
 
 // conditions are those of a ResourceSync: their types, statuses, reasons and messages.
 func (h *testHub) conditions(name string) (text string) {
-	rs, err := objects.Get[resource.ResourceSync](h.Context(), h.user, store.Key{Name: name})
+	rs, err := objects.Get[resource.ResourceSync](h.Context(), h.User, store.Key{Name: name})
 	require.NoError(h, err)
 	for _, c := range rs.Status.Conditions {
 		text += c.Type + "=" + c.Status + " " + c.Reason + ": " + c.Message + "\n"
@@ -103,7 +90,7 @@ func (h *testHub) untilSays(name, text string) {
 }
 
 func (h *testHub) fleet(name string) *resource.Fleet {
-	f, err := objects.Get[resource.Fleet](h.Context(), h.user, store.Key{Name: name})
+	f, err := objects.Get[resource.Fleet](h.Context(), h.User, store.Key{Name: name})
 	if err != nil {
 		return nil
 	}
@@ -122,7 +109,7 @@ func fleetManifest(name, image, labels string) string {
 
 func TestManifestsAreAppliedAndPruned(t *testing.T) {
 	h := newTestHub(t)
-	_, err := objects.Create(t.Context(), h.user, &resource.Fleet{Metadata: resource.Meta{Name: "byhand"}})
+	_, err := objects.Create(t.Context(), h.User, &resource.Fleet{Metadata: resource.Meta{Name: "byhand"}})
 	require.NoError(t, err)
 	device := "apiVersion: edgebus.io/v1alpha1\nkind: ConfigMap\nmetadata: {name: motd}\ndata: {motd: hello}\n"
 	configMap := strings.Replace(device, "edgebus.io/v1alpha1", "v1", 1)
@@ -136,13 +123,13 @@ func TestManifestsAreAppliedAndPruned(t *testing.T) {
 	a := h.fleet("a")
 	require.Equal(t, "ResourceSync/s", a.Metadata.Owner)
 	require.Equal(t, "r.example/os:1", a.Spec.Template.Spec.OS.Image)
-	m, err := objects.Get[resource.ConfigMap](t.Context(), h.user, store.Key{Namespace: "default", Name: "motd"})
+	m, err := objects.Get[resource.ConfigMap](t.Context(), h.User, store.Key{Namespace: "default", Name: "motd"})
 	require.NoError(t, err)
 	require.Equal(t, "hello", m.Data["motd"])
 	require.Equal(t, "ResourceSync/s", m.Metadata.Owner)
 
 	// Users' labels stay, those of the manifest go with it. What is not described any more goes, and what users made stays.
-	err = objects.Update(t.Context(), h.user, store.Key{Name: "a"}, func(f *resource.Fleet) error { f.Metadata.Labels["mine"] = "yes"; return nil })
+	err = objects.Update(t.Context(), h.User, store.Key{Name: "a"}, func(f *resource.Fleet) error { f.Metadata.Labels["mine"] = "yes"; return nil })
 	require.NoError(t, err)
 	h.commit(map[string]string{"a.yaml": fleetManifest("a", "r.example/os:2", "stage: two")})
 	h.until("b is gone", func() bool { return h.fleet("b") == nil })
@@ -150,14 +137,14 @@ func TestManifestsAreAppliedAndPruned(t *testing.T) {
 	require.Equal(t, "r.example/os:2", a.Spec.Template.Spec.OS.Image)
 	require.Equal(t, map[string]string{"mine": "yes", "stage": "two"}, a.Metadata.Labels)
 	require.NotNil(t, h.fleet("byhand"))
-	rs, err := objects.Get[resource.ResourceSync](t.Context(), h.user, store.Key{Name: "s"})
+	rs, err := objects.Get[resource.ResourceSync](t.Context(), h.User, store.Key{Name: "s"})
 	require.NoError(t, err)
 	require.Len(t, rs.Status.ObservedCommit, 40)
 	require.EqualValues(t, 1, rs.Status.ObservedGeneration)
 
 	// What is as it should be is not written again, and what somebody deletes comes back.
 	revision := a.Metadata.ResourceVersion
-	require.NoError(t, h.user.Delete(t.Context(), store.Key{Kind: resource.KindFleet, Name: "a"}))
+	require.NoError(t, h.User.Delete(t.Context(), store.Key{Kind: resource.KindFleet, Name: "a"}))
 	h.until("a is back", func() bool { f := h.fleet("a"); return f != nil && f.Metadata.ResourceVersion != revision })
 	revision = h.fleet("a").Metadata.ResourceVersion
 	h.commit(map[string]string{"a.yaml": fleetManifest("a", "r.example/os:2", "stage: two"), "b.yaml": fleetManifest("b", "r.example/os:1", "")})
@@ -165,9 +152,9 @@ func TestManifestsAreAppliedAndPruned(t *testing.T) {
 	require.Equal(t, revision, h.fleet("a").Metadata.ResourceVersion)
 
 	// A ResourceSync that is deleted gives up what it owns.
-	require.NoError(t, h.user.Delete(t.Context(), store.Key{Kind: resource.KindResourceSync, Name: "s"}))
+	require.NoError(t, h.User.Delete(t.Context(), store.Key{Kind: resource.KindResourceSync, Name: "s"}))
 	h.until("the ResourceSync is gone", func() bool {
-		_, err := objects.Get[resource.ResourceSync](t.Context(), h.user, store.Key{Name: "s"})
+		_, err := objects.Get[resource.ResourceSync](t.Context(), h.User, store.Key{Name: "s"})
 		return err != nil
 	})
 	require.Empty(t, h.fleet("a").Metadata.Owner)
@@ -179,7 +166,7 @@ func TestManifestsAreAppliedAndPruned(t *testing.T) {
 // only if the ResourceSync allows it. Its own Repository they may refer to.
 func TestManifestsReferToWhatIsAllowed(t *testing.T) {
 	h := newTestHub(t)
-	_, err := objects.Create(t.Context(), h.user, &resource.Repository{Metadata: resource.Meta{Name: "theirs"}, Spec: resource.RepositorySpec{
+	_, err := objects.Create(t.Context(), h.User, &resource.Repository{Metadata: resource.Meta{Name: "theirs"}, Spec: resource.RepositorySpec{
 		Type: "oci", URL: "oci://private.example", Credentials: map[string][]byte{"token": []byte("x")},
 	}})
 	require.NoError(t, err)
@@ -198,7 +185,7 @@ func TestManifestsReferToWhatIsAllowed(t *testing.T) {
 	h.sync("s", "/fleets")
 	h.untilSays("s", "Synced=True Synced: 3 objects")
 	allow := func(kinds ...string) {
-		err := objects.Update(t.Context(), h.user, store.Key{Name: "s"}, func(r *resource.ResourceSync) error { r.Spec.Allow = kinds; return nil })
+		err := objects.Update(t.Context(), h.User, store.Key{Name: "s"}, func(r *resource.ResourceSync) error { r.Spec.Allow = kinds; return nil })
 		require.NoError(t, err)
 	}
 	for i, c := range []struct{ kind, field, file string }{
@@ -223,7 +210,7 @@ func TestManifestsReferToWhatIsAllowed(t *testing.T) {
 		h.until("it is applied", func() bool { return h.fleet("a").Spec.Template.Spec.OS.Image == version })
 		h.untilSays("s", "ResourceParsed=True")
 	}
-	err = objects.Update(t.Context(), h.user, store.Key{Name: "s"}, func(r *resource.ResourceSync) error { r.Spec.Allow = []string{"Fleet"}; return nil })
+	err = objects.Update(t.Context(), h.User, store.Key{Name: "s"}, func(r *resource.ResourceSync) error { r.Spec.Allow = []string{"Fleet"}; return nil })
 	require.ErrorContains(t, err, `spec.allow[0]: "Fleet" is not one of Secret, Repository`)
 }
 
@@ -233,7 +220,7 @@ func TestAManifestsLabelsBringNoSecrets(t *testing.T) {
 	h := newTestHub(t)
 	f := &resource.Fleet{Metadata: resource.Meta{Name: "hq"}, Spec: resource.FleetSpec{Selector: &resource.LabelSelector{MatchLabels: map[string]string{"site": "hq"}}}}
 	f.Spec.Template.Spec.Config = []resource.ConfigItem{{Name: "x", ConfigType: resource.ConfigSecret, SecretRef: &resource.SecretMount{Name: "vpn", MountPath: "/srv"}}}
-	_, err := objects.Create(t.Context(), h.user, f)
+	_, err := objects.Create(t.Context(), h.User, f)
 	require.NoError(t, err)
 	node := func(labels string) string {
 		return "apiVersion: edgebus.io/v1alpha1\nkind: Node\nmetadata: {name: n1, labels: {" + labels + "}, annotations: {edgebus.io/joined: x, mine: own}}\nspec: {}\n"
@@ -243,7 +230,7 @@ func TestAManifestsLabelsBringNoSecrets(t *testing.T) {
 	h.untilSays("s", "the Fleet hq matches, and its spec.template.spec.config[x].secretRef refers to the Secret vpn, and spec.allow of the ResourceSync lists no Secret")
 	h.commit(map[string]string{"n.yaml": node("site: x")})
 	h.untilSays("s", "Synced=True")
-	n, err := objects.Get[resource.Node](t.Context(), h.user, store.Key{Name: "n1"})
+	n, err := objects.Get[resource.Node](t.Context(), h.User, store.Key{Name: "n1"})
 	require.NoError(t, err)
 	require.Equal(t, "own", n.Metadata.Annotations["mine"])
 	require.NotContains(t, n.Metadata.Annotations, "edgebus.io/joined", "that is for controllers")
@@ -251,7 +238,7 @@ func TestAManifestsLabelsBringNoSecrets(t *testing.T) {
 
 func TestWhatCannotBeApplied(t *testing.T) {
 	h := newTestHub(t)
-	_, err := objects.Create(t.Context(), h.user, &resource.Fleet{Metadata: resource.Meta{Name: "theirs"}})
+	_, err := objects.Create(t.Context(), h.User, &resource.Fleet{Metadata: resource.Meta{Name: "theirs"}})
 	require.NoError(t, err)
 	h.commit(map[string]string{"a.yaml": fleetManifest("a", "r.example/os:1", ""), "theirs.yaml": fleetManifest("theirs", "r.example/os:1", "")})
 	h.sync("s", "/fleets")
@@ -260,7 +247,7 @@ func TestWhatCannotBeApplied(t *testing.T) {
 	require.Nil(t, h.fleet("theirs").Spec.Template.Spec.OS)
 	h.sync("other", "/fleets/a.yaml")
 	h.untilSays("other", `Synced=False OwnedByOthers: a.yaml, document 1: there is a Fleet a that is not of this ResourceSync (its owner is "ResourceSync/s")`)
-	require.NoError(t, h.user.Delete(t.Context(), store.Key{Kind: resource.KindResourceSync, Name: "other"}))
+	require.NoError(t, h.User.Delete(t.Context(), store.Key{Kind: resource.KindResourceSync, Name: "other"}))
 
 	for want, file := range map[string]string{
 		"bad.yaml, document 2: ":                                     fleetManifest("b", "r.example/os:1", "") + "---\na: [\n",
@@ -297,7 +284,7 @@ func TestWhatCannotBeApplied(t *testing.T) {
 // What was renamed to a name that somebody else has stays under its old one, for nothing takes its place.
 func TestNothingIsPrunedWhileSomethingIsNotApplied(t *testing.T) {
 	h := newTestHub(t)
-	_, err := objects.Create(t.Context(), h.user, &resource.Fleet{Metadata: resource.Meta{Name: "theirs"}})
+	_, err := objects.Create(t.Context(), h.User, &resource.Fleet{Metadata: resource.Meta{Name: "theirs"}})
 	require.NoError(t, err)
 	h.commit(map[string]string{"a.yaml": fleetManifest("a", "r.example/os:1", "")})
 	h.sync("s", "/fleets")

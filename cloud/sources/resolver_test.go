@@ -4,13 +4,11 @@ import (
 	"archive/tar"
 	"bytes"
 	"compress/gzip"
-	"context"
 	"errors"
 	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
-	"path/filepath"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -29,26 +27,18 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/edgebus/edgebus/cloud/blobs"
-	"github.com/edgebus/edgebus/cloud/control"
 	"github.com/edgebus/edgebus/cloud/objects"
 	"github.com/edgebus/edgebus/cloud/store"
-	"github.com/edgebus/edgebus/cloud/store/bolt"
+	"github.com/edgebus/edgebus/test/controltest"
 	"github.com/edgebus/edgebus/test/sourcestest"
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
 const waitTimeout = 30 * time.Second
 
-type plainSealer struct{}
-
-func (plainSealer) Seal(plain []byte, _ string) ([]byte, error)  { return plain, nil }
-func (plainSealer) Open(sealed []byte, _ string) ([]byte, error) { return sealed, nil }
-
 // testHub is a store with a resolver.
 type testHub struct {
-	*testing.T
-	*bolt.Store
-	user     *objects.Controller
+	*controltest.Hub
 	resolver *Resolver
 	content  *blobs.Store
 }
@@ -56,27 +46,19 @@ type testHub struct {
 // newTestStore is a hub of which nothing runs.
 func newTestStore(t *testing.T) *testHub {
 	t.Helper()
-	dir := t.TempDir()
-	st, err := bolt.Open(bolt.Options{Path: filepath.Join(dir, "hub.db")})
+	h := controltest.New(t, nil)
+	content, err := blobs.Open(blobs.Options{Dir: h.Dir, Log: zerolog.Nop()})
 	require.NoError(t, err)
-	content, err := blobs.Open(blobs.Options{Dir: dir, Log: zerolog.Nop()})
-	require.NoError(t, err)
-	objs := objects.New(objects.Options{Reader: st, Writer: st, Log: zerolog.Nop(), Seal: plainSealer{}})
-	t.Cleanup(func() { require.NoError(t, st.Close()) })
-	return &testHub{T: t, Store: st, user: objs.Controller("test"), content: content}
+	return &testHub{Hub: h, content: content}
 }
 
 func newTestHub(t *testing.T, options Options, interval time.Duration) *testHub {
 	t.Helper()
 	h := newTestStore(t)
 	h.resolver = NewResolver(ResolverOptions{
-		Client: New(options), Objects: h.user, Reader: h.Store, Writer: h.Store, Blobs: h.content, Interval: interval,
+		Client: New(options), Objects: h.User, Reader: h.Store, Writer: h.Store, Blobs: h.content, Interval: interval,
 	})
-	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan error)
-	runtime := control.New(control.Options{Reader: h.Store, Watcher: h.Store, Metrics: prometheus.NewRegistry(), Log: zerolog.Nop()})
-	go func() { done <- runtime.Run(ctx, h.resolver.Controllers()...) }()
-	t.Cleanup(func() { cancel(); require.NoError(t, <-done) })
+	h.Run(prometheus.NewRegistry(), h.resolver.Controllers()...)
 	return h
 }
 
@@ -87,7 +69,7 @@ func (h *testHub) repository(name, kind, url string, secret ...string) {
 		h.secret(name, secret...)
 		r.Spec.SecretRef = &resource.SecretRef{Name: name}
 	}
-	_, err := objects.Create(h.Context(), h.user, r)
+	_, err := objects.Create(h.Context(), h.User, r)
 	require.NoError(h, err)
 }
 
@@ -97,9 +79,9 @@ func (h *testHub) secret(name string, pairs ...string) {
 	for i := 0; i < len(pairs); i += 2 {
 		data[pairs[i]] = []byte(pairs[i+1])
 	}
-	_, err := objects.Create(h.Context(), h.user, &resource.Secret{Metadata: resource.Meta{Namespace: "default", Name: name}, Data: data})
+	_, err := objects.Create(h.Context(), h.User, &resource.Secret{Metadata: resource.Meta{Namespace: "default", Name: name}, Data: data})
 	if err != nil {
-		err = objects.Update(h.Context(), h.user, store.Key{Namespace: "default", Name: name}, func(s *resource.Secret) error { s.Data = data; return nil })
+		err = objects.Update(h.Context(), h.User, store.Key{Namespace: "default", Name: name}, func(s *resource.Secret) error { s.Data = data; return nil })
 	}
 	require.NoError(h, err)
 }
@@ -107,7 +89,7 @@ func (h *testHub) secret(name string, pairs ...string) {
 // accessible is the condition of a Repository: its status, reason and message.
 func (h *testHub) accessible(name string) string {
 	h.Helper()
-	r, err := objects.Get[resource.Repository](h.Context(), h.user, store.Key{Name: name})
+	r, err := objects.Get[resource.Repository](h.Context(), h.User, store.Key{Name: name})
 	require.NoError(h, err)
 	for _, c := range r.Status.Conditions {
 		return c.Status + " " + c.Reason + " " + c.Message
@@ -235,7 +217,7 @@ func TestCredentialsAreCorrected(t *testing.T) {
 	require.Equal(t, users[:2], h.resolver.Users(resource.KindNode)(record))
 	require.Equal(t, users[2:], h.resolver.Users(resource.KindFleet)(record))
 
-	err = objects.UpdateStatus(t.Context(), h.user, store.Key{Name: "web"}, func(r *resource.Repository) error { r.Status.NotifiedAt = "now"; return nil })
+	err = objects.UpdateStatus(t.Context(), h.User, store.Key{Name: "web"}, func(r *resource.Repository) error { r.Status.NotifiedAt = "now"; return nil })
 	require.NoError(t, err)
 	require.Eventually(t, func() bool { return reads.Load() > before }, waitTimeout, time.Millisecond, "a webhook has it read")
 	digests := map[string]bool{}
@@ -259,7 +241,7 @@ func TestFailedSourcesAreReadAgain(t *testing.T) {
 	h := newTestStore(t)
 	h.repository("web", "http", server.URL)
 	s := NewResolver(ResolverOptions{
-		Client: New(Options{Allow: loopback}), Objects: h.user, Reader: h.Store, Writer: h.Store, Blobs: h.content, Now: func() time.Time { return now },
+		Client: New(Options{Allow: loopback}), Objects: h.User, Reader: h.Store, Writer: h.Store, Blobs: h.content, Now: func() time.Time { return now },
 	})
 	ref := resource.Reference{Type: resource.RefHTTP, Source: "web", Path: "/x"}
 	key := recordKey(recordName(ref))
@@ -310,7 +292,7 @@ func TestSourcesAreAskedForWhileTheyAreRead(t *testing.T) {
 	}))
 	defer server.Close()
 	h.repository("web", "http", server.URL)
-	s = NewResolver(ResolverOptions{Client: New(Options{Allow: loopback}), Objects: h.user, Reader: h.Store, Writer: h.Store, Blobs: h.content})
+	s = NewResolver(ResolverOptions{Client: New(Options{Allow: loopback}), Objects: h.User, Reader: h.Store, Writer: h.Store, Blobs: h.content})
 	got, err := s.Resolve(t.Context(), ref, time.Time{})
 	require.NoError(t, err)
 	require.Equal(t, resource.DigestOf([]byte("hello")), got.Resolved)
@@ -345,7 +327,7 @@ func TestUnusedSourcesGo(t *testing.T) {
 // are read again as those that are in it now.
 func TestChangesOfRepositoriesHaveSourcesReadAgain(t *testing.T) {
 	h := newTestStore(t)
-	s := NewResolver(ResolverOptions{Client: New(Options{}), Objects: h.user, Reader: h.Store, Writer: h.Store, Blobs: h.content})
+	s := NewResolver(ResolverOptions{Client: New(Options{}), Objects: h.User, Reader: h.Store, Writer: h.Store, Blobs: h.content})
 	image := func(at string) resource.Reference {
 		return resource.Reference{Type: resource.RefImage, Source: at + ".example/app", Floating: "1"}
 	}
@@ -380,7 +362,7 @@ func TestChangesOfRepositoriesHaveSourcesReadAgain(t *testing.T) {
 // What the Secret of a Repository doesn't have is taken from its spec, also if the Secret has nothing.
 func TestCredentialsOfSpecAndSecret(t *testing.T) {
 	h := newTestStore(t)
-	s := NewResolver(ResolverOptions{Client: New(Options{}), Objects: h.user, Reader: h.Store, Writer: h.Store, Blobs: h.content})
+	s := NewResolver(ResolverOptions{Client: New(Options{}), Objects: h.User, Reader: h.Store, Writer: h.Store, Blobs: h.content})
 	spec := resource.RepositorySpec{Credentials: map[string][]byte{"username": []byte("ann"), "password": []byte("old")}, SecretRef: &resource.SecretRef{Name: "s"}}
 	h.secret("s")
 	repo, err := s.withSecret(t.Context(), spec)
