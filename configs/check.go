@@ -1,7 +1,6 @@
 package configs
 
 import (
-	"encoding/base64"
 	"fmt"
 	"math/big"
 	"net"
@@ -18,7 +17,6 @@ import (
 	"github.com/edgebus/edgebus/topics"
 	"github.com/edgebus/edgebus/topics/acl"
 	"github.com/edgebus/edgebus/topics/password"
-	"github.com/edgebus/edgebus/topics/resource"
 )
 
 type reportFunc = func(key, format string, args ...any)
@@ -41,7 +39,6 @@ func (h *Hub) complete() (err error) {
 func (h *Hub) check(report reportFunc) {
 	checkMQTT(h.MQTT, h.Insecure, true, report)
 	checkHTTP(h.HTTP, h.Auth.Auth, h.Insecure, true, h.Auth.OIDC.Issuer != "", report)
-	h.Hub.check(report)
 	if (h.Auth.Authority.Cert == "") != (h.Auth.Authority.Key == "") {
 		report("auth.authority.cert", "a certificate needs its key and a key its certificate: set both auth.authority.cert and auth.authority.key")
 	}
@@ -52,18 +49,9 @@ func (h *Hub) check(report reportFunc) {
 	h.Auth.checkNodes(report)
 	h.Auth.OIDC.check(report)
 	h.Audit.check(report)
-	h.Sources.check(report)
 	for i, u := range h.Auth.Users {
 		if u.Local != "" {
 			report(fmt.Sprintf("auth.users[%d].local", i), "user %q: a hub has no Unix socket; this is for cores", u.Name)
-		}
-	}
-	for i, filter := range h.Bridge.Down {
-		checkBridged(fmt.Sprintf("bridge.down[%d]", i), strings.ReplaceAll(filter, "{node}", "node"), report)
-	}
-	for i, id := range h.Replaces {
-		if _, err := resource.ParseHubID(id); err != nil {
-			report(fmt.Sprintf("replaces[%d]", i), "%v", err)
 		}
 	}
 	checkLimits(h.Limits.Limits, report)
@@ -92,10 +80,6 @@ func (c *Core) complete() (err error) {
 }
 
 func (c *Core) check(report reportFunc) {
-	if !topics.ValidName(c.Node.Name) {
-		report("node.name", "%q is no name: use a-z, 0-9, and - or . in between", c.Node.Name)
-	}
-	c.Node.check(report)
 	checkMQTT(c.MQTT.MQTT, c.Insecure, false, report)
 	if len(c.MQTT.Socket) > maxSocketPath {
 		report("mqtt.socket", "the path of a Unix socket has %d bytes at most, and %s has %d", maxSocketPath, c.MQTT.Socket, len(c.MQTT.Socket))
@@ -104,11 +88,6 @@ func (c *Core) check(report reportFunc) {
 	c.Audit.check(report)
 	checkHTTP(c.HTTP, c.Auth, c.Insecure, false, false, report)
 	c.Link.check(report)
-	for i, rule := range c.Bridge {
-		at := fmt.Sprintf("bridge[%d].", i)
-		checkOneOf(at+"direction", rule.Direction, []string{"up", "down"}, report)
-		checkBridged(at+"filter", rule.Filter, report)
-	}
 	c.Auth.check([]string{"operator", "viewer", "mapper", "agent", "discoverer"}, byCertificate(c.MQTT.MQTT, c.HTTP), report)
 	checkLimits(c.Limits.Limits, report)
 }
@@ -137,15 +116,6 @@ func (c *Core) checkLocal(report reportFunc) {
 	}
 }
 
-// checkBridged wants a filter of users' own topics.
-func checkBridged(key, filter string, report reportFunc) {
-	if err := topics.CheckFilter(filter); err != nil {
-		report(key, "%v", err)
-	} else if first, _, _ := strings.Cut(filter, "/"); topics.IsTree(filter) || strings.HasPrefix(first, "$") {
-		report(key, "%q: what is below %s travels by itself, and $ names no topics of users", filter, topics.Prefix)
-	}
-}
-
 func (d *Discovery) complete() (err error) {
 	if d.MQTT.Socket, err = absoluteSocket(d.MQTT.Socket); err != nil {
 		return err
@@ -169,26 +139,11 @@ const HandlersDir = "/run/edgediscovery"
 const registrationSocket = "/agent-registration.sock"
 
 func (d *Discovery) check(report reportFunc) {
-	d.MQTT.check(report)
 	if !path.IsAbs(d.Handlers.Dir) || len(d.Handlers.Dir) > maxSocketPath-len(registrationSocket) {
 		report("handlers.dir", "%q is neither auto nor an absolute path of at most %d bytes", d.Handlers.Dir, maxSocketPath-len(registrationSocket))
 	}
-	for _, glob := range d.Handlers.Embedded {
-		if _, err := path.Match(glob, ""); err != nil {
-			report("handlers.embedded", "%q is no pattern", glob)
-		}
-	}
-	if d.Handlers.Grace < 0 {
-		report("handlers.grace", "%s is negative", d.Handlers.Grace)
-	}
 	if t := d.TCP.TLS; t != (TLSClient{}) && (t.CA == "" || t.Cert == "" || t.Key == "") {
 		report("tcp.tls", "is mutual, and needs ca, cert and key")
-	}
-}
-
-func (a AgentMQTT) check(report reportFunc) {
-	if s := a.Socket; s == "" || len(s) > maxSocketPath {
-		report("mqtt.socket", "%q is neither auto nor a path of at most %d bytes", s, maxSocketPath)
 	}
 }
 
@@ -232,36 +187,6 @@ func (a *Agent) complete() (err error) {
 }
 
 func (a *Agent) check(report reportFunc) {
-	a.MQTT.check(report)
-	clean := func(key, p string) {
-		if !path.IsAbs(p) || path.Clean(p) != p {
-			report(key, "%q is not an absolute path without .., . and a slash at its end", p)
-		}
-	}
-	clean("root", a.Root)
-	for i, p := range a.Files.Roots {
-		clean(fmt.Sprintf("files.roots[%d]", i), p)
-	}
-	for key, dir := range map[string]string{"upgrade.dir": a.Upgrade.Dir, "upgrade.core.data": a.Upgrade.Core.Data, "upgrade.core.config": a.Upgrade.Core.Config} {
-		if dir != "" {
-			clean(key, dir)
-		}
-	}
-	for i, key := range a.Upgrade.Keys {
-		if raw, err := base64.StdEncoding.DecodeString(key); err != nil || len(raw) != 42 || string(raw[:2]) != "Ed" {
-			report(fmt.Sprintf("upgrade.keys[%d]", i), "%q is no public key of minisign: give the second line of its file", key)
-		}
-	}
-	for i, prefix := range a.Upgrade.Sources {
-		if u, err := url.Parse(prefix); err != nil || u.Scheme != "https" && u.Scheme != "oci" || u.Host == "" || !strings.HasSuffix(u.Path, "/") {
-			report(fmt.Sprintf("upgrade.sources[%d]", i), "%q is not the beginning of an address up to a slash, such as https://example.com/edgebus/ or oci://ghcr.io/example/", prefix)
-		}
-	}
-	for i, pattern := range a.Upgrade.Settings {
-		if _, err := path.Match(pattern, ""); err != nil || pattern == "" {
-			report(fmt.Sprintf("upgrade.settings[%d]", i), "%q is no name of a setting such as log.level, in which * is for any text", pattern)
-		}
-	}
 	if t := a.Upgrade.Trial; t.Watch > t.Timeout {
 		report("upgrade.trial.watch", "%s is longer than upgrade.trial.timeout, %s", t.Watch, t.Timeout)
 	}
@@ -286,16 +211,11 @@ func (a *Agent) check(report reportFunc) {
 		{"hooks.afterRebooting", a.Hooks.AfterRebooting},
 	} {
 		for i, h := range list.hooks {
-			h.check(fmt.Sprintf("%s[%d].", list.key, i), allowed, clean, report)
+			h.check(fmt.Sprintf("%s[%d].", list.key, i), allowed, report)
 		}
 	}
 	for i, c := range a.Health.Checks {
-		Hook{Run: c.Run, Timeout: c.Timeout}.check(fmt.Sprintf("health.checks[%d].", i), allowed, clean, report)
-	}
-	for key, p := range map[string]string{"host.systemd": a.Host.Systemd, "host.podman": a.Host.Podman, "host.docker": a.Host.Docker} {
-		if p != Auto && !path.IsAbs(p) {
-			report(key, "%q is neither auto nor an absolute path", p)
-		}
+		Hook{Run: c.Run, Timeout: c.Timeout}.check(fmt.Sprintf("health.checks[%d].", i), allowed, report)
 	}
 	for i, argv := range a.Host.Compose {
 		if len(argv) == 0 || argv[0] == "" {
@@ -331,19 +251,10 @@ func (o AgentOS) check(report reportFunc) {
 	}
 }
 
-// check wants a command that is listed, and conditions that can hold.
-func (h Hook) check(key string, allowed map[string]bool, clean func(key, path string), report reportFunc) {
+// check wants a command that is listed.
+func (h Hook) check(key string, allowed map[string]bool, report reportFunc) {
 	if !allowed[h.Run] {
 		report(key+"run", "%q is not listed in commands", h.Run)
-	}
-	if d, err := time.ParseDuration(h.Timeout); h.Timeout != "" && (err != nil || d <= 0) {
-		report(key+"timeout", "%q is not a duration of more than 0, such as 30s", h.Timeout)
-	}
-	for i, c := range h.If {
-		clean(fmt.Sprintf("%sif[%d].path", key, i), c.Path)
-		for _, op := range c.Op {
-			checkOneOf(fmt.Sprintf("%sif[%d].op", key, i), op, []string{"created", "updated", "removed"}, report)
-		}
 	}
 }
 
@@ -351,9 +262,6 @@ func (m *Mapper[D]) complete() error { return nil }
 
 func (m *Mapper[D]) check(report reportFunc) {
 	checkLocalServer("server", m.Server, report)
-	if !topics.ValidName(m.Name) {
-		report("name", "%q is no name: use a-z, 0-9, and - or . in between", m.Name)
-	}
 	m.Identity.check("", report)
 	m.TLS.check("tls.", report)
 	if d, ok := any(m.Driver).(interface {
@@ -402,11 +310,6 @@ func (a Auth) check(roles []string, byCertificate bool, report reportFunc) {
 	for i, d := range a.Deny {
 		d.check(fmt.Sprintf("auth.deny[%d]", i), report)
 	}
-	for i, glob := range a.SharedGroups {
-		if _, err := path.Match(glob, ""); err != nil || glob == "" {
-			report(fmt.Sprintf("auth.sharedGroups[%d]", i), "%q is no pattern of a group's name", glob)
-		}
-	}
 	seen := map[string]bool{}
 	for i, u := range a.Users {
 		at := fmt.Sprintf("auth.users[%d].", i)
@@ -429,11 +332,6 @@ func (a Auth) check(roles []string, byCertificate bool, report reportFunc) {
 		}
 		u.checkPassword(at+"passwordHash", byCertificate || u.Local != "", report)
 		u.checkTopics(at, report)
-		for _, glob := range slices.Concat(u.Nodes, u.Devices, u.Protocols, u.Configurations, u.Clients) {
-			if _, err := path.Match(glob, ""); err != nil {
-				report(at+"name", "user %q: %q is no pattern", u.Name, glob)
-			}
-		}
 	}
 }
 
@@ -542,17 +440,8 @@ func (o OIDC) check(report reportFunc) {
 	}
 	for i, g := range o.Groups {
 		at := fmt.Sprintf("auth.oidc.groups[%d].", i)
-		if _, err := path.Match(g.Group, ""); err != nil || g.Group == "" {
-			report(at+"group", "%q is no name or pattern of a group", g.Group)
-		}
-		checkOneOf(at+"role", g.Role, []string{"operator", "viewer", "controller"}, report)
 		if len(g.Nodes) == 0 && g.Role != "controller" {
 			report(at+"nodes", `is missing: the group %q would see no node; write nodes: ["*"] for all, or globs of their names`, g.Group)
-		}
-		for _, glob := range g.Nodes {
-			if _, err := path.Match(glob, ""); err != nil || glob == "" {
-				report(at+"nodes", "%q is no pattern of nodes' names", glob)
-			}
 		}
 	}
 }
@@ -570,59 +459,11 @@ func checkLimits(l Limits, report reportFunc) {
 	}
 }
 
-// check wants names and addresses, with a port or without.
-func (s Sources) check(report reportFunc) {
-	for i, text := range s.Allow {
-		if _, err := netip.ParsePrefix(text); err != nil {
-			report(fmt.Sprintf("sources.allow[%d]", i), "%q is not a network such as 127.0.0.1/32", text)
-		}
-	}
-}
-
-func (h HubAddress) check(report reportFunc) {
-	for i, name := range h.Address {
-		host, port := name, ""
-		if h, p, err := net.SplitHostPort(name); err == nil {
-			host, port = h, p
-		}
-		if n, err := strconv.ParseUint(port, 10, 16); port != "" && (err != nil || n == 0) {
-			report(fmt.Sprintf("hub.address[%d]", i), "%q has no port from 1 to 65535", name)
-		}
-		if _, err := netip.ParseAddr(host); err != nil && !topics.ValidName(strings.ToLower(host)) {
-			report(fmt.Sprintf("hub.address[%d]", i), "%q is neither a host's name nor an IP address, with a port or without", name)
-		}
-	}
-}
-
-// check wants key=value, and fields of the system information.
-func (n NodeName) check(report reportFunc) {
-	for i, text := range n.Labels {
-		key, value, ok := strings.Cut(text, "=")
-		if err := resource.CheckLabels("", map[string]string{key: value}); !ok {
-			report(fmt.Sprintf("node.labels[%d]", i), "%q is no label: write key=value", text)
-		} else if err != nil {
-			report(fmt.Sprintf("node.labels[%d]", i), "%q is no label: %v", text, err)
-		}
-	}
-	for i, text := range n.LabelFrom {
-		key, field, _ := strings.Cut(text, "=")
-		if err := resource.CheckLabels("", map[string]string{key: ""}); err != nil || !slices.Contains(resource.SystemFields, field) {
-			report(fmt.Sprintf("node.labelFrom[%d]", i), "%q: write key=field, with one of the fields %s", text, strings.Join(resource.SystemFields, ", "))
-		}
-	}
-}
-
 // checkMQTT checks a broker's listeners. own says that the program has a certificate of its own where none is given.
 func checkMQTT(m MQTT, insecure, own bool, report reportFunc) {
 	checkListen("mqtt.listen", m.Listen, !insecure, "mqtt.tls.listen", report)
 	m.TLS.check("mqtt.tls.", own, report)
 	checkListen("mqtt.websocket.listen", m.WebSocket.Listen, !insecure && !m.WebSocket.TLS, "mqtt.websocket.tls", report)
-	for i, origin := range m.WebSocket.Origins {
-		u, err := url.Parse(origin)
-		if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.Scheme+"://"+strings.ToLower(u.Host) != origin {
-			report(fmt.Sprintf("mqtt.websocket.origins[%d]", i), "%q: an origin is http:// or https://, a host in lower case and, if it isn't the usual one, a port, such as https://app.example.com", origin)
-		}
-	}
 	if m.WebSocket.Listen != "" && m.WebSocket.TLS && !own && (m.TLS.Cert == "" || m.TLS.Key == "") {
 		report("mqtt.websocket.tls", "needs mqtt.tls.cert and mqtt.tls.key")
 	}

@@ -31,7 +31,7 @@ type Hub struct {
 	Listen   string     `yaml:"listen" oneof:"loopback public"`
 	Hub      HubAddress `yaml:"hub"`
 	Data     Data       `yaml:"data"`
-	Replaces []string   `yaml:"replaces"`
+	Replaces []string   `yaml:"replaces" is:"hubID"`
 	MQTT     MQTT       `yaml:"mqtt"`
 	HTTP     HTTP       `yaml:"http"`
 	Auth     HubAuth    `yaml:"auth"`
@@ -62,7 +62,7 @@ type Core struct {
 type Agent struct {
 	MQTT     AgentMQTT    `yaml:"mqtt"`
 	Data     Data         `yaml:"data"`
-	Root     string       `yaml:"root"`
+	Root     string       `yaml:"root" is:"path"`
 	Files    AgentFiles   `yaml:"files"`
 	Commands []Command    `yaml:"commands"`
 	Hooks    AgentHooks   `yaml:"hooks"`
@@ -75,10 +75,10 @@ type Agent struct {
 
 // AgentUpgrade says how the agent upgrades the core and itself.
 type AgentUpgrade struct {
-	Dir      string     `yaml:"dir"`
-	Keys     []string   `yaml:"keys,flow"`
-	Sources  []string   `yaml:"sources,flow"`
-	Settings []string   `yaml:"settings,flow"`
+	Dir      string     `yaml:"dir" is:"path"`
+	Keys     []string   `yaml:"keys,flow" is:"minisign"`
+	Sources  []string   `yaml:"sources,flow" is:"source"`
+	Settings []string   `yaml:"settings,flow" is:"glob"`
 	Services []string   `yaml:"services,flow"`
 	Hold     bool       `yaml:"hold"`
 	Core     AgentCore  `yaml:"core"`
@@ -91,8 +91,8 @@ type AgentUpgrade struct {
 type AgentCore struct {
 	Unit   string        `yaml:"unit"`
 	Run    []string      `yaml:"run,flow"`
-	Data   string        `yaml:"data"`
-	Config string        `yaml:"config"`
+	Data   string        `yaml:"data" is:"path"`
+	Config string        `yaml:"config" is:"path"`
 	Stop   time.Duration `yaml:"stop" min:"1"`
 }
 
@@ -122,7 +122,7 @@ type Discovery struct {
 // DiscoveryHandlers says where handlers are, and which of the program's own serve.
 type DiscoveryHandlers struct {
 	Dir      string        `yaml:"dir"` // a path, or auto
-	Embedded []string      `yaml:"embedded,flow"`
+	Embedded []string      `yaml:"embedded,flow" is:"glob"`
 	Grace    time.Duration `yaml:"grace"`
 }
 
@@ -139,9 +139,9 @@ type DiscoveryLimits struct {
 
 // AgentHost says where the agent finds what runs applications. Sockets are paths, or auto.
 type AgentHost struct {
-	Systemd string     `yaml:"systemd"`
-	Podman  string     `yaml:"podman"`
-	Docker  string     `yaml:"docker"`
+	Systemd string     `yaml:"systemd" is:"autoPath"`
+	Podman  string     `yaml:"podman" is:"autoPath"`
+	Docker  string     `yaml:"docker" is:"autoPath"`
 	Compose [][]string `yaml:"compose,flow"`
 }
 
@@ -160,12 +160,12 @@ type AgentOS struct {
 
 // AgentMQTT says where a program of the node finds its core.
 type AgentMQTT struct {
-	Socket string `yaml:"socket"` // a path, or auto
+	Socket string `yaml:"socket" is:"socket"` // a path, or auto
 }
 
 // AgentFiles says which files the agent may write.
 type AgentFiles struct {
-	Roots []string      `yaml:"roots,flow"`
+	Roots []string      `yaml:"roots,flow" is:"path"`
 	Check time.Duration `yaml:"check"`
 }
 
@@ -187,13 +187,13 @@ type AgentHooks struct {
 type Hook struct {
 	Run     string          `yaml:"run"`
 	If      []HookCondition `yaml:"if,omitempty,flow"`
-	Timeout string          `yaml:"timeout,omitempty"`
+	Timeout string          `yaml:"timeout,omitempty" is:"timeout"`
 }
 
 // HookCondition holds if an update changes a file.
 type HookCondition struct {
-	Path string   `yaml:"path"`
-	Op   []string `yaml:"op,omitempty,flow"`
+	Path string   `yaml:"path" is:"path"`
+	Op   []string `yaml:"op,omitempty,flow" oneof:"created updated removed"`
 }
 
 // Health says when a host is well after an update.
@@ -205,7 +205,7 @@ type Health struct {
 // HealthCheck is a command that succeeds when the host is well.
 type HealthCheck struct {
 	Run     string `yaml:"run"`
-	Timeout string `yaml:"timeout,omitempty"`
+	Timeout string `yaml:"timeout,omitempty" is:"timeout"`
 }
 
 // Sockets are the addresses at which a program of the node looks for its core.
@@ -223,7 +223,7 @@ func (a AgentMQTT) Sockets() []string {
 // Mapper is what a mapper can be told, with its driver's own settings in D.
 type Mapper[D any] struct {
 	Server   string `yaml:"server"`
-	Name     string `yaml:"name"`
+	Name     string `yaml:"name" is:"name"`
 	Identity `yaml:",inline"`
 	TLS      TLSClient `yaml:"tls"`
 	Log      Log       `yaml:"log"`
@@ -253,9 +253,9 @@ type Data struct {
 
 // NodeName is the node's name in its tree, and the labels that it asks for when it joins.
 type NodeName struct {
-	Name      string   `yaml:"name"`
-	Labels    []string `yaml:"labels,flow"`
-	LabelFrom []string `yaml:"labelFrom,flow"`
+	Name      string   `yaml:"name" is:"name"`
+	Labels    []string `yaml:"labels,flow" is:"label"`
+	LabelFrom []string `yaml:"labelFrom,flow" is:"labelFrom"`
 }
 
 // MQTT says where a broker listens.
@@ -304,7 +304,7 @@ func (c Core) SocketPath() (path, why string) {
 type WebSocket struct {
 	Listen  string   `yaml:"listen"`
 	TLS     bool     `yaml:"tls"`
-	Origins []string `yaml:"origins"` // of web pages elsewhere that may connect
+	Origins []string `yaml:"origins" is:"origin"` // of web pages elsewhere that may connect
 	// ClientCertificates asks clients for a certificate.
 	ClientCertificates bool `yaml:"clientCertificates"`
 }
@@ -328,14 +328,14 @@ type Link struct {
 
 // Bridge is a rule by which users' own topics travel between a node and its hub.
 type Bridge struct {
-	Direction string `yaml:"direction"` // up or down
-	Filter    string `yaml:"filter"`
+	Direction string `yaml:"direction" oneof:"up down"` // up or down
+	Filter    string `yaml:"filter" is:"bridged"`
 	Store     bool   `yaml:"store,omitempty"`
 }
 
 // HubBridge says which of the hub's topics nodes may ask for.
 type HubBridge struct {
-	Down []string `yaml:"down"`
+	Down []string `yaml:"down" is:"bridged"`
 }
 
 // Retry says how a link recovers.
@@ -379,7 +379,7 @@ type Auth struct {
 	// Deny are those who are not let in, whatever they show.
 	Deny []Denied `yaml:"deny"`
 	// SharedGroups are globs of the shared subscriptions' groups that users have in common.
-	SharedGroups []string `yaml:"sharedGroups,flow"`
+	SharedGroups []string `yaml:"sharedGroups,flow" is:"glob"`
 }
 
 // HubAuth says who may come in to the hub.
@@ -404,9 +404,9 @@ type OIDC struct {
 
 // OIDCGroup is what the members of a group may do.
 type OIDCGroup struct {
-	Group string   `yaml:"group"` // a glob
-	Role  string   `yaml:"role"`
-	Nodes []string `yaml:"nodes,omitempty,flow"`
+	Group string   `yaml:"group" is:"glob"` // a glob
+	Role  string   `yaml:"role" oneof:"operator viewer controller"`
+	Nodes []string `yaml:"nodes,omitempty,flow" is:"glob"`
 }
 
 // Authority says who signs the nodes' certificates.
@@ -418,7 +418,7 @@ type Authority struct {
 
 // HubAddress says by which names nodes and people reach the hub.
 type HubAddress struct {
-	Address []string `yaml:"address,flow"`
+	Address []string `yaml:"address,flow" is:"host"`
 }
 
 // Denied identifies a user, node or certificate by one of these.
@@ -484,13 +484,13 @@ type User struct {
 	Name         string      `yaml:"name"`
 	PasswordHash string      `yaml:"passwordHash" secret:"true"`
 	Role         topics.Role `yaml:"role"`
-	Nodes        []string    `yaml:"nodes,omitempty,flow"`
-	Devices      []string    `yaml:"devices,omitempty,flow"`
-	Protocols    []string    `yaml:"protocols,omitempty,flow"`
+	Nodes        []string    `yaml:"nodes,omitempty,flow" is:"glob"`
+	Devices      []string    `yaml:"devices,omitempty,flow" is:"glob"`
+	Protocols    []string    `yaml:"protocols,omitempty,flow" is:"glob"`
 	// Configurations are globs of those that a discoverer looks for; empty: all.
-	Configurations []string `yaml:"configurations,omitempty,flow"`
+	Configurations []string `yaml:"configurations,omitempty,flow" is:"glob"`
 	// Clients are globs of client identifiers that are reserved for the user.
-	Clients   []string `yaml:"clients,omitempty,flow"`
+	Clients   []string `yaml:"clients,omitempty,flow" is:"glob"`
 	Local     string   `yaml:"local,omitempty"` // a user of this host, by name or number
 	Publish   Filters  `yaml:"publish,omitempty,flow"`
 	Subscribe Filters  `yaml:"subscribe,omitempty,flow"`
@@ -555,7 +555,7 @@ type CoreLimits struct {
 // Sources are the git repositories, registries and servers that fleets refer to.
 type Sources struct {
 	Interval time.Duration `yaml:"interval" min:"1"`
-	Allow    []string      `yaml:"allow"`
+	Allow    []string      `yaml:"allow" is:"network"`
 }
 
 // HubBlobs bound the blobs that the hub has.

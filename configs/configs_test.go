@@ -2,10 +2,12 @@ package configs
 
 import (
 	"bytes"
-	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
+	"reflect"
 	"runtime/debug"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -161,6 +163,29 @@ func TestWhatIsWrongIsNamed(t *testing.T) {
 			require.ErrorContains(t, err, c.want)
 			require.NotContains(t, err.Error(), "hunter2")
 		})
+	}
+}
+
+// Each rule that a tag names is there, and refuses something.
+func TestRulesOfTextsRefuse(t *testing.T) {
+	used := map[string]bool{}
+	var walk func(reflect.Type)
+	walk = func(typ reflect.Type) {
+		for typ.Kind() == reflect.Slice {
+			typ = typ.Elem()
+		}
+		for i := 0; typ.Kind() == reflect.Struct && i < typ.NumField(); i++ {
+			used[typ.Field(i).Tag.Get("is")] = true
+			walk(typ.Field(i).Type)
+		}
+	}
+	for _, typ := range []reflect.Type{reflect.TypeFor[Hub](), reflect.TypeFor[Core](), reflect.TypeFor[Agent](), reflect.TypeFor[Discovery](), reflect.TypeFor[Mapper[Virtual]]()} {
+		walk(typ)
+	}
+	delete(used, "")
+	require.ElementsMatch(t, slices.Collect(maps.Keys(used)), slices.Collect(maps.Keys(textRules)))
+	for name, rule := range textRules {
+		require.ErrorContains(t, rule("$"+strings.Repeat("[://", 40)), "[://", name)
 	}
 }
 
@@ -555,7 +580,7 @@ func TestAProviderOfIdentities(t *testing.T) {
 		"issuer: 'https://login.example.org', audience: a, groups: [{role: viewer, nodes: [a]}]":              `auth.oidc.groups[0].group: ""`,
 		"issuer: 'https://login.example.org', audience: a, groups: [{group: g, role: node, nodes: [a]}]":      "auth.oidc.groups[0].role",
 		"issuer: 'https://login.example.org', audience: a, groups: [{group: g, role: viewer}]":                "auth.oidc.groups[0].nodes: is missing",
-		"issuer: 'https://login.example.org', audience: a, groups: [{group: g, role: viewer, nodes: ['[']}]":  `auth.oidc.groups[0].nodes: "[" is no pattern`,
+		"issuer: 'https://login.example.org', audience: a, groups: [{group: g, role: viewer, nodes: ['[']}]":  `auth.oidc.groups[0].nodes[0]: "[" is no pattern`,
 		"issuer: 'https://login.example.org', audience: a, groups: [{group: g, rolle: viewer, nodes: ['[']}]": "did you mean",
 	} {
 		require.ErrorContains(t, of(text), says, text)
@@ -665,18 +690,23 @@ func TestAUserIsAddedToTheFile(t *testing.T) {
 
 // The commands of an OS are all set or none, and those of compose have a program.
 func TestAgentOSAndHost(t *testing.T) {
-	var said []string
-	a := Agent{MQTT: AgentMQTT{Socket: Auto}, Root: "/", Host: AgentHost{Systemd: Auto, Podman: "rel", Docker: "/d", Compose: [][]string{{"x"}, {}}}, OS: AgentOS{Status: []string{"s"}, Discard: []string{"d"}}}
-	report := func(key, format string, args ...any) { said = append(said, key+" "+fmt.Sprintf(format, args...)) }
-	a.check(report)
-	require.ElementsMatch(t, []string{
-		`host.podman "rel" is neither auto nor an absolute path`, "host.compose[1] has no program", "os.switch is missing: give status, switch, upgrade, rollback and reboot, or none of them",
-		"os.discard is used only with a program, with os.download and with the other commands of os",
-	}, said)
-	said = nil
-	a.Host, a.OS = AgentHost{Systemd: Auto, Podman: Auto, Docker: Auto}, AgentOS{}
-	a.check(report)
-	require.Empty(t, said)
+	_, err := Load[Agent]("edgeagent", writeSettings(t, `
+host: {podman: rel, docker: /d, compose: [[x], []]}
+os: {status: [s], discard: [d]}
+hooks: {afterUpdating: [{run: x, timeout: soon, if: [{path: etc, op: [made]}]}]}
+upgrade: {sources: ["http://x/"], keys: [k]}
+`), nil)
+	for _, want := range []string{
+		`host.podman: "rel" is neither auto nor an absolute path`, "host.compose[1]: has no program", "os.switch: is missing: give status, switch, upgrade, rollback and reboot, or none of them",
+		"os.discard: is used only with a program, with os.download and with the other commands of os",
+		`hooks.afterUpdating[0].run: "x" is not listed in commands`, `hooks.afterUpdating[0].timeout: "soon" is not a duration`,
+		`hooks.afterUpdating[0].if[0].path: "etc" is not an absolute path`, `hooks.afterUpdating[0].if[0].op[0]: "made" is not one of created, updated, removed`,
+		`upgrade.sources[0]: "http://x/" is not the beginning of an address`, `upgrade.keys[0]: "k" is no public key`,
+	} {
+		require.ErrorContains(t, err, want)
+	}
+	_, err = Load[Agent]("edgeagent", writeSettings(t, "host: {systemd: auto, podman: auto, docker: auto}"), nil)
+	require.NoError(t, err)
 }
 
 // A variable begins with the name of the program that it is for: edgebus' address of the hub, which README sets, is no mapper's broker.

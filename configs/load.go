@@ -383,9 +383,7 @@ func (l *settingsLoader) check(cfg any) {
 		return
 	}
 	for _, f := range l.leaves {
-		if err := f.check(); err != nil {
-			report(f.key, "%v", err)
-		}
+		checkTags(f, report)
 	}
 	c.check(report)
 }

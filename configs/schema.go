@@ -25,7 +25,7 @@ type settingField struct {
 	key    string
 	value  reflect.Value
 	secret bool
-	tag    reflect.StructTag // its rules: min (0 or 1), max (65535), oneof; file: it names a file that the program reads
+	tag    reflect.StructTag // its rules: min (0 or 1), max (65535), oneof, is (see textRules); file: it names a file that the program reads
 }
 
 // leavesOf lists the settings of a struct. Their names are in the fields' yaml tags; a struct is a section unless it is a
@@ -58,6 +58,9 @@ func isTextUnmarshaler(v reflect.Value) bool {
 func (f settingField) check() error {
 	if choice := strings.Fields(f.tag.Get("oneof")); len(choice) > 0 && !slices.Contains(choice, f.value.String()) {
 		return fmt.Errorf("%q is not one of %s", f.value, strings.Join(choice, ", "))
+	}
+	if is := f.tag.Get("is"); is != "" {
+		return textRules[is](f.value.String())
 	}
 	if !f.value.CanInt() {
 		return nil
