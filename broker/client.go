@@ -29,7 +29,7 @@ type client struct {
 	ended bool
 	// stopWatchingToken ends waiting for the revocation of the token that the client last signed in with; nil: it can't be revoked.
 	stopWatchingToken func() bool
-	persistent        bool  // it outlives its connections, and is counted in clients.kept
+	persistent        bool  // it outlives its connections, and is counted in clients.persistentQuota
 	epoch             int   // counts connections, so that a timer that an earlier disconnection started has no effect
 	will              *will // to be published when publishDue is called
 	willTimer         *time.Timer
@@ -48,25 +48,25 @@ type client struct {
 }
 
 // user is the session's user, which never changes.
-func (c *client) user() string { return c.ident.Load().User }
+func (cl *client) user() string { return cl.ident.Load().User }
 
 // rights is the client's identity as of its last CONNECT.
-func (c *client) rights() *Identity { return c.ident.Load() }
+func (cl *client) rights() *Identity { return cl.ident.Load() }
 
 // filters lists the client's subscriptions.
-func (c *client) filters() []string {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return slices.Collect(maps.Keys(c.subs))
+func (cl *client) filters() []string {
+	cl.mu.Lock()
+	defer cl.mu.Unlock()
+	return slices.Collect(maps.Keys(cl.subs))
 }
 
-func (c *client) stopTimers() {
-	for _, t := range [...]*time.Timer{c.willTimer, c.expiryTimer} {
+func (cl *client) stopTimers() {
+	for _, t := range [...]*time.Timer{cl.willTimer, cl.expiryTimer} {
 		if t != nil {
 			t.Stop()
 		}
 	}
-	c.willTimer, c.expiryTimer = nil, nil
+	cl.willTimer, cl.expiryTimer = nil, nil
 }
 
 // startTimers starts the timers of a session without a connection: its expiry, and its will's delay. since is the part of
@@ -218,50 +218,50 @@ func (cl *client) endWithTokenLocked() {
 }
 
 // room returns why a client can't have one more subscription. The caller holds client.mu, as for weigh, weighWill, put and drop.
-func (c *client) room(s *subscription, limit int) error {
-	if len(c.subs) >= limit {
+func (cl *client) room(s *subscription, limit int) error {
+	if len(cl.subs) >= limit {
 		return resource.Errorf(resource.Quota, "", "no more than %d subscriptions (limits.subscriptions)", limit)
 	}
-	return c.stateAccount.Check(int64(s.weight()))
+	return cl.stateAccount.Check(int64(s.weight()))
 }
 
 // weigh counts n bytes more for the client's user.
-func (c *client) weigh(n int) {
-	c.stateWeight += n
-	c.stateAccount.Add(int64(n))
+func (cl *client) weigh(n int) {
+	cl.stateWeight += n
+	cl.stateAccount.Add(int64(n))
 }
 
 // weighWill counts the client's new will, in place of the one before; nil: none.
-func (c *client) weighWill(w *will) {
+func (cl *client) weighWill(w *will) {
 	n := 0
 	if w != nil {
 		n = w.weight()
 	}
-	c.weigh(n - c.willWeight)
-	c.willWeight = n
+	cl.weigh(n - cl.willWeight)
+	cl.willWeight = n
 }
 
 // put adds a subscription, or replaces the one with the same filter.
-func (c *client) put(s *subscription) {
-	if c.subs[s.filter] == nil {
-		c.weigh(s.weight())
+func (cl *client) put(s *subscription) {
+	if cl.subs[s.filter] == nil {
+		cl.weigh(s.weight())
 	}
-	c.subs[s.filter] = s
+	cl.subs[s.filter] = s
 }
 
 // drop removes and returns a filter's subscription; nil: there is none.
-func (c *client) drop(filter string) *subscription {
-	s := c.subs[filter]
+func (cl *client) drop(filter string) *subscription {
+	s := cl.subs[filter]
 	if s != nil {
-		delete(c.subs, filter)
-		c.weigh(-s.weight())
+		delete(cl.subs, filter)
+		cl.weigh(-s.weight())
 	}
 	return s
 }
 
 // stored waits until the changes of a durable session's subscriptions are on disk.
-func (c *client) stored(s *recordStore) error {
-	if c.record == 0 {
+func (cl *client) stored(s *recordStore) error {
+	if cl.record == 0 {
 		return nil
 	}
 	return s.commitNow(nil)

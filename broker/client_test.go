@@ -1,662 +1,201 @@
 package broker
 
 import (
-	"bufio"
-	"bytes"
-	"context"
-	"crypto/tls"
-	"errors"
-	"io"
+	"fmt"
 	"net"
 	"strconv"
-	"sync"
 	"testing"
 	"time"
 
-	"github.com/gorilla/websocket"
 	"github.com/mochi-mqtt/server/v2/packets"
-	"github.com/rs/zerolog"
 	"github.com/stretchr/testify/require"
 
 	"github.com/edgebus/edgebus/broker/journal"
-	"github.com/edgebus/edgebus/broker/session"
-	"github.com/edgebus/edgebus/topics"
-	"github.com/edgebus/edgebus/topics/limits"
 )
 
-const testTimeout = 30 * time.Second // a busy machine must not fail a test
-
-// usualLimits are limits for tests that aren't about them.
-var usualLimits = Limits{
-	Packet: 1<<20 + 64<<10, ReceiveMaximum: 1024, TopicAliases: 64, Inflight: 1024, WrongPasswords: 20,
-	ConnectTimeout: 10 * time.Second, WriteTimeout: time.Minute,
-}
-
-// startBroker runs a broker on a free port until the test ends.
-func startBroker(t *testing.T, change func(*Options)) *Broker {
-	t.Helper()
-	o := Options{
-		Listeners: []Listener{{Name: "tcp", Address: "127.0.0.1:0"}},
-		Auth:      Auth{Anonymous: []topics.Role{topics.RoleOperator, topics.RoleMapper}, LoopbackNodes: true},
-		Limits:    usualLimits,
-		Log:       zerolog.New(zerolog.NewTestWriter(t)).Level(zerolog.Disabled),
+// What is retained for a client that is back is what it says, and not what the will of its connection before says.
+func testAWillNeverOvertakesTheNextConnectionsMessages(t *testing.T, at brokerSetup) {
+	b := at.start(t, nil)
+	will := withWill("state", "offline", 0, func(pk *packets.Packet) { pk.Connect.WillRetain = true })
+	many := packets.Packet{FixedHeader: packets.FixedHeader{Type: packets.Subscribe}, PacketID: 9}
+	for i := range 50 { // so that the end takes time
+		many.Filters = append(many.Filters, packets.Subscription{Filter: fmt.Sprint("x/", i)})
 	}
-	if change != nil {
-		change(&o)
+	for range 50 {
+		c := openClient(t, b, "c", will)
+		c.send(many)
+		c.expect(packets.Suback)
+		next := dialBroker(t, b)
+		if tcp, ok := c.conn.(*net.TCPConn); ok {
+			_ = tcp.SetLinger(0)
+		}
+		_ = c.conn.Close()
+		require.Equal(t, byte(0), next.connect("c", will))
+		require.Zero(t, next.publish1("state", "online", markRetain).ReasonCode)
+		next.disconnect()
+		require.Equal(t, "online", string(b.retained.get("state").Payload))
 	}
-	b, err := New(o)
-	require.NoError(t, err)
-	ctx, cancel := context.WithCancel(context.Background())
-	served := make(chan error, 1)
-	go func() { served <- b.Serve(ctx) }()
-	t.Cleanup(func() {
-		cancel()
-		require.NoError(t, <-served)
-	})
-	return b
 }
 
-// testClient is an MQTT client that does nothing by itself: packet ids, acknowledgements
-// and flags are the test's.
-type testClient struct {
-	t       *testing.T
-	conn    net.Conn
-	r       *bufio.Reader
-	version byte
-	connack packets.Packet
-	wmu     sync.Mutex
+// A session of expiry 0 ends with its connection, although the next asks for no clean start and none after it either; and a
+// delayed will is due with the session's end.
+func testASessionOfExpiry0EndsWhenItIsTakenOver(t *testing.T, at brokerSetup) {
+	b := at.start(t, nil)
+	sub, pub := openClient(t, b, "sub"), openClient(t, b, "pub")
+	sub.sub("will", 0)
+	old := openClient(t, b, "c", withWill("will", "gone", 3600))
+	old.sub("a", 1)
+	next := openClient(t, b, "c", func(pk *packets.Packet) { pk.Connect.Clean = false })
+	require.False(t, next.connack.SessionPresent)
+	require.Equal(t, []string{"gone"}, sub.collect(1))
+	pub.publish1("a", "x")
+	next.nothing()
 }
 
-type connectOption func(*packets.Packet)
-
-func persistentSession(pk *packets.Packet) {
-	pk.Connect.Clean = false
-	pk.Properties.SessionExpiryInterval, pk.Properties.SessionExpiryIntervalFlag = 3600, true
-}
-
-func version311(pk *packets.Packet) { pk.ProtocolVersion = 4 }
-func version31(pk *packets.Packet)  { pk.ProtocolVersion, pk.Connect.ProtocolName = 3, []byte("MQIsdp") }
-
-func receiveMaximum(n uint16) connectOption {
-	return func(pk *packets.Packet) { pk.Properties.ReceiveMaximum = n }
-}
-
-func maximumPacket(n uint32) connectOption {
-	return func(pk *packets.Packet) { pk.Properties.MaximumPacketSize = n }
-}
-
-func keepAlive(s uint16) connectOption {
-	return func(pk *packets.Packet) { pk.Connect.Keepalive = s }
-}
-
-func credentialsOf(user, password string) connectOption {
+func withSessionExpiry(seconds uint32) connectOption {
 	return func(pk *packets.Packet) {
-		pk.Connect.UsernameFlag, pk.Connect.Username = true, []byte(user)
-		if password != "" {
-			pk.Connect.PasswordFlag, pk.Connect.Password = true, []byte(password)
-		}
+		pk.Connect.Clean = false
+		pk.Properties.SessionExpiryInterval, pk.Properties.SessionExpiryIntervalFlag = seconds, true
 	}
 }
 
-func withWill(topic, payload string, delay uint32, change ...func(*packets.Packet)) connectOption {
-	return func(pk *packets.Packet) {
-		pk.Connect.WillFlag, pk.Connect.WillTopic, pk.Connect.WillPayload = true, topic, []byte(payload)
-		pk.Connect.WillQos = 1
-		pk.Connect.WillProperties.WillDelayInterval = delay
-		for _, f := range change {
-			f(pk)
-		}
-	}
-}
-
-func connectPacket(id string, opts ...connectOption) packets.Packet {
-	pk := packets.Packet{
-		FixedHeader: packets.FixedHeader{Type: packets.Connect}, ProtocolVersion: 5,
-		Connect: packets.ConnectParams{ProtocolName: []byte("MQTT"), ClientIdentifier: id, Clean: true, Keepalive: 60},
-	}
-	for _, o := range opts {
-		o(&pk)
-	}
-	if pk.ProtocolVersion < 5 {
-		pk.Properties = packets.Properties{}
-	}
-	return pk
-}
-
-// openClient connects and expects to be taken.
-func openClient(t *testing.T, b *Broker, id string, opts ...connectOption) *testClient {
-	t.Helper()
-	c := dialBroker(t, b)
-	require.Equal(t, byte(0), c.connect(id, opts...), "CONNACK")
-	return c
-}
-
-// dialBroker connects to the broker's first listener, as that wants it.
-func dialBroker(t *testing.T, b *Broker) *testClient {
-	t.Helper()
-	addr := b.Addrs()[0]
-	switch l := b.opts.Listeners[0]; {
-	case l.WebSocket:
-		return dialWS(t, "ws://"+addr.String()+"/mqtt", nil)
-	case l.TLS != nil:
-		return dialTLS(t, addr, anyServer())
-	}
-	conn, err := net.Dial("tcp", addr.String())
-	require.NoError(t, err)
-	return wrapConn(t, conn)
-}
-
-func dialTLS(t *testing.T, addr net.Addr, config *tls.Config) *testClient {
-	t.Helper()
-	conn, err := tls.Dial("tcp", addr.String(), config)
-	require.NoError(t, err)
-	return wrapConn(t, conn)
-}
-
-func dialWS(t *testing.T, url string, config *tls.Config) *testClient {
-	t.Helper()
-	d := websocket.Dialer{Subprotocols: []string{"mqtt"}, TLSClientConfig: config}
-	ws, res, err := d.Dial(url, nil)
-	require.NoError(t, err)
-	_ = res.Body.Close()
-	require.Equal(t, "mqtt", ws.Subprotocol())
-	conn := &wsConn{Conn: ws.NetConn()}
-	conn.ws.Store(ws)
-	return wrapConn(t, conn)
-}
-
-func wrapConn(t *testing.T, conn net.Conn) *testClient {
-	t.Cleanup(func() { _ = conn.Close() })
-	return &testClient{t: t, conn: conn, r: bufio.NewReaderSize(conn, 64<<10), version: 5}
-}
-
-func (c *testClient) connect(id string, opts ...connectOption) byte {
-	c.t.Helper()
-	pk := connectPacket(id, opts...)
-	c.version = pk.ProtocolVersion
-	c.send(pk)
-	c.connack = c.expect(packets.Connack)
-	return c.connack.ReasonCode
-}
-
-func (c *testClient) send(pk packets.Packet) {
-	c.t.Helper()
-	c.raw(encodePacket(c.t, pk, c.version))
-}
-
-func (c *testClient) raw(b []byte) {
-	c.t.Helper()
-	c.wmu.Lock()
-	defer c.wmu.Unlock()
-	_, err := c.conn.Write(b)
-	require.NoError(c.t, err)
-}
-
-func encodePacket(t testing.TB, pk packets.Packet, version byte) []byte {
-	pk.ProtocolVersion = version
-	pk.Mods.AllowResponseInfo = true
-	var buf bytes.Buffer
-	var err error
-	switch pk.FixedHeader.Type {
-	case packets.Connect:
-		err = pk.ConnectEncode(&buf)
-	case packets.Publish:
-		err = pk.PublishEncode(&buf)
-	case packets.Puback:
-		err = pk.PubackEncode(&buf)
-	case packets.Pubrec:
-		err = pk.PubrecEncode(&buf)
-	case packets.Pubrel:
-		pk.FixedHeader.Qos = 1
-		err = pk.PubrelEncode(&buf)
-	case packets.Pubcomp:
-		err = pk.PubcompEncode(&buf)
-	case packets.Subscribe:
-		pk.FixedHeader.Qos = 1
-		err = pk.SubscribeEncode(&buf)
-	case packets.Unsubscribe:
-		pk.FixedHeader.Qos = 1
-		err = pk.UnsubscribeEncode(&buf)
-	case packets.Pingreq:
-		err = pk.PingreqEncode(&buf)
-	case packets.Disconnect:
-		err = pk.DisconnectEncode(&buf)
-	}
-	require.NoError(t, err)
-	return buf.Bytes()
-}
-
-// read returns the next packet, or the error that ended the connection.
-func (c *testClient) read(wait time.Duration) (packets.Packet, error) {
-	_ = c.conn.SetReadDeadline(time.Now().Add(wait))
-	var pk packets.Packet
-	first, err := c.r.ReadByte()
-	if err != nil {
-		return pk, err
-	}
-	if err := pk.FixedHeader.Decode(first); err != nil {
-		return pk, err
-	}
-	if pk.FixedHeader.Remaining, _, err = packets.DecodeLength(c.r); err != nil {
-		return pk, err
-	}
-	body := make([]byte, pk.FixedHeader.Remaining)
-	if _, err := io.ReadFull(c.r, body); err != nil {
-		return pk, err
-	}
-	pk.ProtocolVersion = c.version
-	switch pk.FixedHeader.Type {
-	case packets.Connack:
-		err = pk.ConnackDecode(body)
-	case packets.Publish:
-		err = pk.PublishDecode(body)
-	case packets.Puback:
-		err = pk.PubackDecode(body)
-	case packets.Pubrec:
-		err = pk.PubrecDecode(body)
-	case packets.Pubrel:
-		err = pk.PubrelDecode(body)
-	case packets.Pubcomp:
-		err = pk.PubcompDecode(body)
-	case packets.Suback:
-		err = pk.SubackDecode(body)
-	case packets.Unsuback:
-		err = pk.UnsubackDecode(body)
-	case packets.Disconnect:
-		err = pk.DisconnectDecode(body)
-	}
-	return pk, err
-}
-
-func (c *testClient) expect(kind byte) packets.Packet {
-	c.t.Helper()
-	pk, err := c.read(testTimeout)
-	require.NoError(c.t, err, "waiting for %s", packets.PacketNames[kind])
-	require.Equal(c.t, packets.PacketNames[kind], packets.PacketNames[pk.FixedHeader.Type], "%s %.100s %d", pk.TopicName, pk.Payload, pk.ReasonCode)
-	return pk
-}
-
-// nothing expects that no packet is on its way: the answer to a ping comes first.
-func (c *testClient) nothing() {
-	c.t.Helper()
-	c.send(packets.Packet{FixedHeader: packets.FixedHeader{Type: packets.Pingreq}})
-	c.expect(packets.Pingresp)
-}
-
-// ended expects the connection to be closed, and returns the last packet's reason code.
-func (c *testClient) ended() (code byte, disconnects int) {
-	c.t.Helper()
-	for {
-		pk, err := c.read(testTimeout)
-		if err != nil {
-			require.NotErrorIs(c.t, err, context.DeadlineExceeded)
-			var late net.Error
-			require.False(c.t, errors.As(err, &late) && late.Timeout(), "connection not closed")
-			return code, disconnects
-		}
-		if pk.FixedHeader.Type == packets.Disconnect {
-			code, disconnects = pk.ReasonCode, disconnects+1
-		}
-	}
-}
-
-type pubOption func(*packets.Packet)
-
-func markRetain(pk *packets.Packet) { pk.FixedHeader.Retain = true }
-func markDup(pk *packets.Packet)    { pk.FixedHeader.Dup = true }
-
-func withProperties(p packets.Properties) pubOption {
-	return func(pk *packets.Packet) { pk.Properties = p }
-}
-
-func (c *testClient) publish(topic, payload string, qos byte, id uint16, opts ...pubOption) {
-	c.t.Helper()
-	c.send(publishPacket(topic, payload, qos, id, opts...))
-}
-
-func publishPacket(topic, payload string, qos byte, id uint16, opts ...pubOption) packets.Packet {
-	pk := packets.Packet{
-		FixedHeader: packets.FixedHeader{Type: packets.Publish, Qos: qos}, PacketID: id, TopicName: topic, Payload: []byte(payload),
-	}
-	for _, o := range opts {
-		o(&pk)
-	}
-	return pk
-}
-
-func (c *testClient) ack(kind byte, id uint16) {
-	c.t.Helper()
-	c.send(packets.Packet{FixedHeader: packets.FixedHeader{Type: kind}, PacketID: id})
-}
-
-// publish1 publishes at QoS 1 and returns the PUBACK.
-func (c *testClient) publish1(topic, payload string, opts ...pubOption) packets.Packet {
-	c.t.Helper()
-	c.publish(topic, payload, 1, 7, opts...)
-	return c.expect(packets.Puback)
-}
-
-// answered expects an answer and a message of QoS 0, in whatever order, and returns the message.
-func (c *testClient) answered(kind byte) (m packets.Packet) {
-	c.t.Helper()
-	c.nextOf(kind, func(pk packets.Packet) { m = pk })
-	if m.TopicName == "" {
-		m = c.expect(packets.Publish)
-	}
-	return m
-}
-
-type subOption func(*packets.Packet)
-
-func subID(id int) subOption {
-	return func(pk *packets.Packet) { pk.Properties.SubscriptionIdentifier = []int{id} }
-}
-
-func subFlags(change func(*packets.Subscription)) subOption {
-	return func(pk *packets.Packet) {
-		for i := range pk.Filters {
-			change(&pk.Filters[i])
-		}
-	}
-}
-
-func (c *testClient) subscribe(filter string, qos byte, opts ...subOption) packets.Packet {
-	c.t.Helper()
-	pk := packets.Packet{
-		FixedHeader: packets.FixedHeader{Type: packets.Subscribe}, PacketID: 9,
-		Filters: packets.Subscriptions{{Filter: filter, Qos: qos}},
-	}
-	for _, o := range opts {
-		o(&pk)
-	}
-	c.send(pk)
-	return c.expect(packets.Suback)
-}
-
-// sub subscribes and expects to be granted the QoS.
-func (c *testClient) sub(filter string, qos byte, opts ...subOption) {
-	c.t.Helper()
-	ack := c.subscribe(filter, qos, opts...)
-	require.Equal(c.t, []byte{qos}, ack.ReasonCodes, ack.Properties.ReasonString)
-}
-
-// unsub unsubscribes, and returns the reason codes.
-func (c *testClient) unsub(filters ...string) []byte {
-	c.t.Helper()
-	pk := packets.Packet{FixedHeader: packets.FixedHeader{Type: packets.Unsubscribe}, PacketID: 4}
-	for _, f := range filters {
-		pk.Filters = append(pk.Filters, packets.Subscription{Filter: f})
-	}
-	c.send(pk)
-	return c.expect(packets.Unsuback).ReasonCodes
-}
-
-func (c *testClient) disconnect() {
-	c.t.Helper()
-	c.send(packets.Packet{FixedHeader: packets.FixedHeader{Type: packets.Disconnect}})
-	c.ended()
-}
-
-// leave drops the connection and waits until the broker has noticed.
-func (c *testClient) leave(b *Broker, id string) {
-	c.t.Helper()
-	_ = c.conn.Close()
-	require.Eventually(c.t, func() bool { return b.clients.connected(id) == nil }, testTimeout, time.Millisecond)
-}
-
-// collect reads n messages, acknowledging each, and returns their payloads.
-func (c *testClient) collect(n int) []string {
-	c.t.Helper()
-	var got []string
-	for len(got) < n {
-		pk := c.expect(packets.Publish)
-		got = append(got, string(pk.Payload))
-		if pk.FixedHeader.Qos == 1 {
-			c.ack(packets.Puback, pk.PacketID)
-		}
-	}
-	return got
-}
-
-// burst publishes n numbered messages at QoS 1, no more at a time than a broker takes,
-// and waits until all are acknowledged.
-func (c *testClient) burst(topic string, from, n int) {
-	c.t.Helper()
-	c.pipeline(n, func(i int) packets.Packet {
-		return publishPacket(topic, strconv.Itoa(from+i), 1, uint16(i%pipelineLength)+1)
-	})
-}
-
-// meanwhile is burst beside the test, whose connections aren't closed before all is acknowledged.
-func (c *testClient) meanwhile(topic string, from, n int) {
-	var burst sync.WaitGroup
-	burst.Go(func() { c.burst(topic, from, n) })
-	c.t.Cleanup(burst.Wait)
-}
-
-const pipelineLength = 1000 // below the default receive maximum
-
-// pipeline publishes n messages of QoS 1, many at a time.
-func (c *testClient) pipeline(n int, message func(i int) packets.Packet) {
-	c.t.Helper()
-	room, acked := make(chan struct{}, pipelineLength), make(chan struct{})
-	go func() {
-		defer close(acked)
-		for range n {
-			pk, err := c.read(testTimeout)
-			if err != nil || pk.FixedHeader.Type != packets.Puback || pk.ReasonCode != 0 {
-				c.t.Errorf("PUBACK: type %d, reason %#x %s, %v", pk.FixedHeader.Type, pk.ReasonCode, pk.Properties.ReasonString, err)
-				return
+// How a connection or session ends, and what becomes of what it holds: see endConnection.
+func TestEachEndOfASession(t *testing.T) {
+	for _, e := range []struct {
+		how    string
+		delay  uint32
+		expiry uint32
+		will   int  // how often it is published
+		stays  bool // the session, with its records
+		shared bool // messages of shared subscriptions go to the other member
+		end    func(t *testing.T, b *Broker, c *testClient)
+	}{
+		{"DISCONNECT", 0, 3600, 0, true, false, func(_ *testing.T, _ *Broker, c *testClient) { c.disconnect() }},
+		{"DISCONNECT", 0, 0, 0, false, true, func(_ *testing.T, _ *Broker, c *testClient) { c.disconnect() }},
+		{"lost", 0, 3600, 1, true, false, func(_ *testing.T, b *Broker, c *testClient) { c.leave(b, "c") }},
+		{"lost, delayed", 3600, 3600, 0, true, false, func(_ *testing.T, b *Broker, c *testClient) { c.leave(b, "c") }},
+		{"lost, delayed", 3600, 0, 1, false, true, func(_ *testing.T, b *Broker, c *testClient) { c.leave(b, "c") }},
+		{"disconnected by the program", 0, 3600, 1, true, false, func(_ *testing.T, b *Broker, c *testClient) { b.Disconnect("c", ""); c.ended() }},
+		{"taken over, resumed", 0, 3600, 1, true, false, func(t *testing.T, b *Broker, _ *testClient) { openClient(t, b, "c", persistentSession).disconnect() }},
+		{"taken over, resumed, delayed", 3600, 3600, 0, true, false, func(t *testing.T, b *Broker, _ *testClient) { openClient(t, b, "c", persistentSession).disconnect() }},
+		{"taken over, anew", 3600, 3600, 1, false, true, func(t *testing.T, b *Broker, _ *testClient) { openClient(t, b, "c").disconnect() }},
+		{"expired", 3600, 1, 1, false, true, func(t *testing.T, b *Broker, c *testClient) {
+			c.leave(b, "c")
+			require.Eventually(t, func() bool { return b.clients.session("c") == nil }, testTimeout, time.Millisecond)
+		}},
+		{"ended by an operator", 3600, 3600, 1, false, true, func(t *testing.T, b *Broker, _ *testClient) { require.NoError(t, b.EndSession("c")) }},
+		{"ended by an operator while away", 3600, 3600, 1, false, true, func(t *testing.T, b *Broker, c *testClient) {
+			c.leave(b, "c")
+			require.NoError(t, b.EndSession("c"))
+		}},
+		{"identity ended", 0, 3600, 0, false, true, func(_ *testing.T, b *Broker, c *testClient) {
+			require.True(t, b.EndIdentity(func(id *Identity) bool { return id.ClientID == "c" }, "revoked"))
+			c.ended()
+		}},
+		{"identity ended while away", 3600, 3600, 0, false, true, func(t *testing.T, b *Broker, c *testClient) {
+			c.leave(b, "c")
+			require.False(t, b.EndIdentity(func(id *Identity) bool { return id.ClientID == "c" }, "revoked"))
+		}},
+	} {
+		t.Run(fmt.Sprint(e.how, ", expiry ", e.expiry), func(t *testing.T) {
+			told := &recordedPresence{}
+			dir := t.TempDir()
+			b, _ := startKept(t, dir, func(o *Options) { o.Presence = told })
+			sub := openClient(t, b, "sub")
+			sub.sub("will", 0)
+			c := openClient(t, b, "c", withSessionExpiry(e.expiry), withWill("will", "gone", e.delay), receiveMaximum(1))
+			c.sub("$share/g/work", 1)
+			openClient(t, b, "pub").publish1("work", "done")
+			c.expect(packets.Publish) // and not acknowledged
+			other := openClient(t, b, "other")
+			other.sub("$share/g/work", 1)
+			kept := 0
+			if e.expiry > 0 {
+				kept = 1
 			}
-			<-room
-		}
-	}()
-	var buf []byte
-	for i := range n {
-		buf = append(buf, encodePacket(c.t, message(i), c.version)...)
-		select {
-		case room <- struct{}{}:
-		case <-acked:
-			return
-		}
-		if i%250 == 249 || i == n-1 {
-			c.raw(buf)
-			buf = buf[:0]
-		}
-	}
-	<-acked
-}
+			require.Equal(t, kept, b.Stats().Kept)
 
-// roomFor is the room that messages of the client pub on the topic a take.
-func roomFor(payloads ...string) (n limits.Size) {
-	for _, p := range payloads {
-		n += limits.Size((&session.Message{Topic: "a", Payload: []byte(p), From: "pub"}).Weight())
-	}
-	return n
-}
-
-func numberedPayloads(from, n int) []string {
-	var out []string
-	for i := from; i < from+n; i++ {
-		out = append(out, strconv.Itoa(i))
-	}
-	return out
-}
-
-// brokerSetup is a broker as one of our programs configures it, and how clients reach it.
-type brokerSetup struct {
-	name      string
-	node      string // of the edge's broker
-	webSocket bool
-	secure    bool
-	limits    Limits
-}
-
-// brokerSetups are where clients reach hub and core, each with the limits that it ships.
-func brokerSetups(hub, core Limits) []brokerSetup {
-	return []brokerSetup{
-		{name: "hub", limits: hub},
-		{name: "hub-websocket", limits: hub, webSocket: true},
-		{name: "hub-tls", limits: hub, secure: true},
-		{name: "edge", limits: core, node: "n1"},
-		{name: "edge-websocket", limits: core, node: "n1", webSocket: true},
+			e.end(t, b, c)
+			require.Eventually(t, func() bool { return b.clients.connected("c") == nil }, testTimeout, time.Millisecond)
+			b.clients.locks.lock("c")() // it has ended completely
+			if e.will > 0 {
+				require.Equal(t, []string{"gone"}, sub.collect(1))
+			}
+			sub.nothing()
+			require.Equal(t, e.stays, b.clients.session("c") != nil)
+			require.Equal(t, e.stays, b.Stats().Kept == 1)
+			if e.shared {
+				require.Equal(t, []string{"done"}, other.collect(1))
+			}
+			other.nothing()
+			log := told.entries()
+			require.Contains(t, log, "-c")
+			openClient(t, b, "flush").publish1("elsewhere", "takes the rest to disk", markRetain)
+			again, _ := restartCrashed(t, dir, nil)
+			require.Equal(t, e.stays, again.clients.session("c") != nil, "on disk")
+		})
 	}
 }
 
-// options are those of cloudhub or edgecore, on a free port.
-func (p brokerSetup) options(t *testing.T) Options {
-	l := Listener{Name: p.name, Address: "127.0.0.1:0", WebSocket: p.webSocket}
-	if p.secure {
-		l.TLS = newTestAuthority(t).server()
-	}
-	o := Options{
-		Listeners: []Listener{l}, Node: p.node, Tree: newFakeTree(), Log: zerolog.Nop(), Limits: p.limits,
-		Auth: Auth{Anonymous: []topics.Role{topics.RoleOperator}, LoopbackNodes: true},
-	}
-	if p.node != "" {
-		o.Auth.Anonymous = append(o.Auth.Anonymous, topics.RoleMapper)
-		o.Auth.LoopbackNodes = false
-	}
-	return o
-}
-
-// start runs a broker with a journal until the test ends.
-func (p brokerSetup) start(t *testing.T, change func(*Options)) *Broker {
-	t.Helper()
-	b, _ := p.startOn(t, t.TempDir(), change)
-	return b
-}
-
-// startOn runs a broker on the journal in a directory. stop ends it in order.
-func (p brokerSetup) startOn(t *testing.T, dir string, change func(*Options)) (b *Broker, stop func()) {
-	t.Helper()
-	return startKept(t, dir, func(o *Options) {
-		j := o.Journal.(*journal.Journal)
-		*o = p.options(t)
-		o.Journal = j
-		if change != nil {
-			change(o)
-		}
-	})
-}
-
-// restartCrashed runs a broker on what a crash of another leaves now.
-func (p brokerSetup) restartCrashed(t *testing.T, dir string) (*Broker, string) {
-	t.Helper()
-	to := copyCrashed(t, dir)
-	b, _ := p.startOn(t, to, nil)
-	return b, to
-}
-
-// anyServer is for clients that don't look whom they talk to.
-func anyServer() *tls.Config { return &tls.Config{InsecureSkipVerify: true} }
-
-// setupTest is a test that has to hold wherever a client connects.
-type setupTest struct {
-	name string
-	run  func(*testing.T, brokerSetup)
-}
-
-func runInEachSetup(t *testing.T, places []brokerSetup, cases []setupTest) {
-	for _, p := range places {
-		for _, c := range cases {
-			t.Run(p.name+"/"+c.name, func(t *testing.T) {
-				t.Parallel()
-				c.run(t, p)
-			})
-		}
+// Who has left without its will, and sees that the broker knows, has no will although the broker is killed now.
+func TestWhoLeftHasNoWillAfterAKill(t *testing.T) {
+	dir := t.TempDir()
+	b, _ := startKept(t, dir, nil)
+	openClient(t, b, "sub", persistentSession).sub("will", 1)
+	for i := range 5 {
+		openClient(t, b, "c", withWill("will", strconv.Itoa(i), 0)).disconnect()
+		again, _ := restartCrashed(t, dir, nil)
+		openClient(t, again, "sub", persistentSession).nothing()
 	}
 }
 
-// RunDeliveryTests is what the broker owes to clients, wherever they connect: first the cases in which
-// brokers are known to go wrong, then the rest.
-func RunDeliveryTests(t *testing.T, hub, core Limits) {
-	runInEachSetup(t, brokerSetups(hub, core), []setupTest{
-		{"a client's own id is no acknowledgement", testClientIDsAndOursAreSeparate},
-		{"receive maximum 5, the same ids in between", testReceiveMaximumWithTheSameIDsInBetween},
-		{"receive maximum 10, burst of 500 in order", testBurstArrivesInOrder},
-		{"a crowd of subscribers, in order", testCrowdInOrder},
-		{"resume sends no more than receive maximum, no DUP", testResumeSendsNoMoreThanReceiveMaximum},
-		{"200 queued offline in order", testQueuedOfflineInOrder},
-		{"20,000 to an offline session", testOffline20000},
-		{"beyond the limit a session goes without", testFullSessionGoesWithout},
-		{"shared group with a member away", testSharedGroupLeavesOutWhoIsAway},
-		{"shared group with a member full", testSharedGroupLeavesOutWhoIsFull},
-		{"shared group with a member expired", testSharedGroupForgetsWhoExpired},
-		{"QoS 2 repeated is taken once", testQoS2RepetitionIsDeliveredOnce},
-		{"SUBSCRIBE with the id of a delivery", testSubscribeWithTheIDOfADelivery},
-		{"oversize is dropped, the rest delivered", testOversizeIsDroppedAndTheRestDelivered},
-		{"oversize is not sent again", testOversizeIsNotSentAgain},
-		{"97 takeovers lose nothing", testTakeoverLosesNothing},
-		{"a 3.1.1 client taken over hears nothing", testTakeoverOfV3SendsNothing},
-		{"no expiry is invented", testNoExpiryIsInvented},
-		{"sessions beyond the limit", testNoSessionEndsForAnother},
-		{"a will keeps its properties", testWillKeepsItsProperties},
-		{"50 for an offline session, killed and ended", testQueueOutlivesTheBroker},
-		{"acknowledged is stored", testAcknowledgementsFollowTheDisk},
-
-		{"each QoS", testDeliversEachQoS},
-		{"receive maximum is kept", testReceiveMaximumIsKept},
-		{"QoS 2 to a subscriber over reconnects", testQoS2ToASubscriberOverReconnects},
-		{"takeover of a stalled client", testTakeoverOfAStalledClient},
-		{"concurrent connects of one client leave one", testConcurrentConnectsOfOneClientLeaveOne},
-		{"expiry counts down and drops", testExpiryCountsDownAndDrops},
-		{"properties are carried", testPropertiesAreCarried},
-		{"overlapping subscriptions", testOverlappingSubscriptions},
-		{"a filter covers its parent", testFilterCoversItsParent},
-		{"no local", testNoLocal},
-		{"unsubscribe", testUnsubscribe},
-		{"topic alias", testTopicAlias},
-		{"QoS 0 is dropped first", testQoS0IsDroppedFirst},
-		{"receive maximum of the broker", testReceiveMaximumOfTheBroker},
-		{"retained is replaced and forgotten", testRetainedIsReplacedAndForgotten},
-		{"retain flag and handling", testRetainFlagAndHandling},
-		{"what came live isn't retained", testWhatCameLiveIsNotSentAsRetained},
-		{"retained while it is published", testSubscribingWhileAMessageIsPublished},
-		{"an empty will", testEmptyWillIsAllowed},
-		{"no will after DISCONNECT", testNoWillAfterDisconnect},
-		{"will delay", testWillDelay},
-		{"will delay ends with the session", testWillDelayEndsWithTheSession},
-		{"will on takeover", testWillOnTakeover},
-		{"what was sent before the close counts", testWhatWasSentBeforeTheCloseCounts},
-		{"a will never overtakes the next connection", testAWillNeverOvertakesTheNextConnectionsMessages},
-		{"a session of expiry 0 ends when it is taken over", testASessionOfExpiry0EndsWhenItIsTakenOver},
-		{"sent again with its id after a restart", testWhatWasSentIsSentAgainWithItsID},
-		{"retained outlives the broker", testRetainedOutlivesTheBroker},
-	})
+// Messages of a shared subscription that can't be stored for another member stay where they are.
+func TestMessagesThatCantBeRedistributedAreKept(t *testing.T) {
+	dir := t.TempDir()
+	j, err := journal.Open(journal.Options{Dir: dir})
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = j.Close() })
+	f := &failingJournal{Journal: j}
+	b := startBroker(t, func(o *Options) { o.Journal = f })
+	c, other := openClient(t, b, "c", persistentSession), openClient(t, b, "other", persistentSession)
+	c.sub("$share/g/work", 1)
+	openClient(t, b, "pub").publish1("work", "done")
+	c.expect(packets.Publish) // and not acknowledged
+	other.sub("$share/g/work", 1)
+	other.leave(b, "other")
+	ended := b.clients.session("c")
+	f.broken.Store(true)
+	_ = b.EndSession("c")
+	require.Eventually(t, func() bool {
+		b.clients.mu.Lock()
+		defer b.clients.mu.Unlock()
+		return ended.expiryInterval == 0
+	}, testTimeout, time.Millisecond)
+	done := make(chan struct{})
+	j.Commit(nil, func(error) { close(done) })
+	<-done
+	again, _ := restartCrashed(t, dir, nil)
+	require.Equal(t, []string{"done"}, openClient(t, again, "other", persistentSession).collect(1))
+	require.Nil(t, again.clients.session("c"))
 }
 
-// RunDefaultRoomTest is what fits in the room that each program has by default.
-func RunDefaultRoomTest(t *testing.T, hub, core Limits) {
-	runInEachSetup(t, brokerSetups(hub, core), []setupTest{
-		{"subscriber paused during 30,000", testPausedSubscriber30000},
-		{"20,000 retained", testRetained20000},
-	})
+// A new session of another user, under an identifier that the old one's user may not have, counts as any new session.
+func TestAReservedIdentifierCountsAgainstTheLimitOfSessions(t *testing.T) {
+	dir := t.TempDir()
+	b, stop := startKept(t, dir, func(o *Options) { withUsers(o); o.Limits.PerUser = 1 })
+	openClient(t, b, "mapper-any", persistentSession, credentialsOf("op", "secret")).leave(b, "mapper-any") // on a hub no mapper's
+	stop()
+	b, _ = startKept(t, dir, func(o *Options) { withUsers(o); o.Limits.PerUser = 1; o.Node = "n1" })
+	openClient(t, b, "mapper-other", persistentSession, credentialsOf("any", "secret"))
+	require.Equal(t, byte(0x97), dialBroker(t, b).connect("mapper-any", persistentSession, credentialsOf("any", "secret")))
 }
 
-// RunStandardTests is what the standard says, statement by statement.
-func RunStandardTests(t *testing.T, hub, core Limits) {
-	runInEachSetup(t, brokerSetups(hub, core), []setupTest{
-		{"malformed packets", testMalformedPacketsCloseTheirSenderOnly},
-		{"bad CONNECTs", testBadConnects},
-		{"assigned client ids", testAssignedClientIDs},
-		{"sessions begin and end", testSessionsBeginAndEnd},
-		{"session expiry is negotiated", testSessionExpiryIsNegotiated},
-		{"answers fit the client", testAnswersFitTheClient},
-		{"no problem information", testNoProblemInformation},
-		{"receive maximum counts what isn't released", testReceiveMaximumCountsUnreleased},
-		{"aliases are of one connection", testAliasesAreOfOneConnection},
-		{"subscriptions are replaced", testSubscriptionsAreReplaced},
-		{"many filters are answered in order", testManyFiltersAreAnsweredInOrder},
-		{"unsubscribing is exact", testUnsubscribingIsExact},
-		{"filters are weighed", testFiltersAreWeighed},
-		{"shared subscriptions", testSharedSubscriptions},
-		{"what is carried unchanged", testWhatIsCarriedUnchanged},
-		{"retained keeps its QoS", testRetainedKeepsItsQoS},
-		{"DISCONNECT with will", testDisconnectWithWill},
-		{"keep-alive counts from the last packet", testKeepAliveCountsFromTheLastPacket},
-		{"wildcards", testWildcards},
-		{"ids of QoS 2", testQoS2IDs},
-		{"redelivery on reconnect only", testRedeliveryOnReconnectOnly},
-	})
+// A session that begins leaves the others' routes as they are.
+func TestANewSessionThrowsNoRouteAway(t *testing.T) {
+	b := startBroker(t, nil)
+	before := b.router.index.gen.Load()
+	openClient(t, b, "c", persistentSession).disconnect()
+	openClient(t, b, "c", persistentSession).disconnect()
+	openClient(t, b, "c").disconnect()
+	require.Equal(t, before, b.router.index.gen.Load())
 }

@@ -125,6 +125,7 @@ func (p *recordedPresence) Connected(id *Identity) { p.note("+"+id.ClientID, id)
 func (p *recordedPresence) Subscribed(id *Identity, filter string) {
 	p.note(id.ClientID+" "+filter, id)
 }
+
 func (p *recordedPresence) Disconnected(id *Identity, err error) {
 	p.mu.Lock()
 	p.errs = append(p.errs, err)

@@ -548,6 +548,7 @@ func (c *conn) disconnected(pk *packets.Packet) error {
 	}
 	return errDisconnected
 }
+
 func revokedToken(user string) string {
 	return fmt.Sprintf("the token of %s has been revoked", validText(user))
 }

@@ -110,17 +110,17 @@ const (
 )
 
 // recordWith encodes the client's record, with its will.
-func (c *client) recordWith(w *will) journal.RecordChange {
+func (cl *client) recordWith(w *will) journal.RecordChange {
 	e := session.Encoder{kindClient}
-	e.Number(c.number)
-	encodeIdentity(&e, c.rights())
-	e.Number(uint64(c.expiryInterval / time.Millisecond))
-	e.Time(c.disconnectedAt)
+	e.Number(cl.number)
+	encodeIdentity(&e, cl.rights())
+	e.Number(uint64(cl.expiryInterval / time.Millisecond))
+	e.Time(cl.disconnectedAt)
 	e.Flag(w != nil)
 	if w != nil {
 		w.encode(&e)
 	}
-	return journal.RecordChange{ID: c.record, Value: e}
+	return journal.RecordChange{ID: cl.record, Value: e}
 }
 
 func (w *will) encode(e *session.Encoder) {

@@ -233,8 +233,8 @@ func (b *Broker) retainedReader(s *subscription, after string) session.RetainedR
 }
 
 // unstored has the values of Secrets among retained messages sent at QoS 0 to a durable session: see isSecret.
-func (c *client) unstored(chunk []*session.Message) []*session.Message {
-	if !c.sess.Durable() {
+func (cl *client) unstored(chunk []*session.Message) []*session.Message {
+	if !cl.sess.Durable() {
 		return chunk
 	}
 	for _, m := range chunk {
