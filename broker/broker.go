@@ -52,7 +52,7 @@ type Broker struct {
 
 	clients         clients
 	presence        presenceReports
-	wills           wills
+	wills           willStore
 	activePublisher activePublisher
 
 	admission  *admission
@@ -98,7 +98,7 @@ func New(opts Options) (*Broker, error) {
 		opts: &b.opts, acl: b.acl, dispatcher: b.dispatcher, store: b.store, treeBacklog: quota.NewBacklog(backlogBytes()), metrics: b.metrics, log: b.sampledLog,
 	}
 	b.partials = newPartialMessages(int(opts.Limits.Packet), b.quotas.unfinished, opts.Now)
-	b.wills = wills{store: b.store, admission: b.admission}
+	b.wills = willStore{store: b.store, admission: b.admission}
 	b.presence.presence, b.presence.clients, b.presence.metrics = opts.Presence, &b.clients, b.metrics
 	b.clients.init(b)
 	if b.store != nil {

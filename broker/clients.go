@@ -23,11 +23,11 @@ var (
 
 // clients are all sessions.
 type clients struct {
-	b        *Broker
-	pending  pendingConns
-	running  sync.WaitGroup // connections
-	number   atomic.Uint64  // of the newest session
-	settling settling
+	b       *Broker
+	pending pendingConns
+	running sync.WaitGroup // connections
+	number  atomic.Uint64  // of the newest session
+	settled settledUser
 
 	mu              sync.Mutex
 	byID            map[string]*client
@@ -37,8 +37,8 @@ type clients struct {
 	locks           identifierLocks
 }
 
-// settling is the last settleUser.
-type settling struct {
+// settledUser is the last settleUser.
+type settledUser struct {
 	mu    sync.Mutex
 	who   quotaHolder
 	began time.Time

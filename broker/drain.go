@@ -157,12 +157,12 @@ func (c *conn) interrupted(err error, part int, poll func() (got bool, err error
 func (cs *clients) settleUser(c *conn) {
 	at := quotaHolderOf(c.ident, c.RemoteAddr())
 	came := time.Now()
-	cs.settling.mu.Lock()
-	defer cs.settling.mu.Unlock()
-	if cs.settling.who == at && cs.settling.began.After(came) {
+	cs.settled.mu.Lock()
+	defer cs.settled.mu.Unlock()
+	if cs.settled.who == at && cs.settled.began.After(came) {
 		return
 	}
-	cs.settling.who, cs.settling.began = at, time.Now()
+	cs.settled.who, cs.settled.began = at, time.Now()
 	conns := cs.chosenConns(func(id *Identity) bool { return id.User == c.ident.User })
 	if at.host != "" {
 		for _, one := range cs.chosenConns(func(id *Identity) bool { return id.User != c.ident.User }) {

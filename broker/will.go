@@ -65,8 +65,8 @@ func (c *connWill) set(w *will) {
 	c.will = w
 }
 
-// wills stores, drops and publishes the wills of all clients.
-type wills struct {
+// willStore stores, drops and publishes the wills of all clients.
+type willStore struct {
 	store     *recordStore // nil: nothing outlives the process
 	admission *admission
 	lost      []*will // of sessions that ended with the previous process; to be published by Serve
@@ -74,7 +74,7 @@ type wills struct {
 
 // save stores the will of a session that is not durable, so that it is published after a crash. Nothing waits for
 // that: clients can connect while the disk is full.
-func (ws *wills) save(w *will) {
+func (ws *willStore) save(w *will) {
 	if w == nil || ws.store == nil {
 		return
 	}
@@ -83,14 +83,14 @@ func (ws *wills) save(w *will) {
 }
 
 // drop deletes a will that will not be published.
-func (ws *wills) drop(w *will) {
+func (ws *willStore) drop(w *will) {
 	if w != nil && w.record > 0 {
 		ws.store.Forget(w.record)
 	}
 }
 
 // publish publishes a will as its client's message, with the client's rights. The changes along are stored with it.
-func (ws *wills) publish(w *will, along ...journal.RecordChange) {
+func (ws *willStore) publish(w *will, along ...journal.RecordChange) {
 	if w.record > 0 {
 		along = append(along, journal.RecordChange{ID: w.record})
 	}
@@ -106,14 +106,14 @@ func (ws *wills) publish(w *will, along ...journal.RecordChange) {
 
 // awaitDrop waits until it is on disk that a client has left without its will: who sees its connection closed knows that
 // the will isn't published, even if the broker is killed now.
-func (ws *wills) awaitDrop(c *conn) {
+func (ws *willStore) awaitDrop(c *conn) {
 	if c.will.dropped && ws.store != nil {
 		_ = ws.store.commitNow(nil) // what can't be stored now is tried again
 	}
 }
 
 // publishOrStore publishes a will and stores the changes along; without a will it stores them.
-func (ws *wills) publishOrStore(w *will, along []journal.RecordChange) {
+func (ws *willStore) publishOrStore(w *will, along []journal.RecordChange) {
 	if w != nil {
 		ws.publish(w, along...)
 	} else if len(along) > 0 {

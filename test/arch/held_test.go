@@ -24,7 +24,7 @@ var boundedStructures = map[string]string{
 	"route.groups":                    "a cache of a bounded number of routes",
 	"router.routes":                   "a cache of a bounded number",
 	"mergedSubscriptions.identifiers": "limits.session.state: filters",
-	"wills.lost":                      "limits.session.state: wills, by client.weighWill",
+	"willStore.lost":                  "limits.session.state: wills, by client.weighWill",
 	"publisher.aliases":               "limits.session.state: topic aliases",
 	"Inbound.byID":                    "limits.session.state: 144 bytes for each QoS 2 publish without PUBREL",
 	"inboundPublish.acks":             "maxRepetitions",
