@@ -18,7 +18,7 @@ import (
 type admission struct {
 	opts        *Options
 	acl         *accessControl
-	dispatcher  *dispatcher
+	dispatcher  *messageDispatcher
 	store       *recordStore   // nil: nothing outlives the process
 	treeBacklog *quota.Backlog // bytes of large messages that the tree has not answered yet, by user
 	metrics     *metrics

@@ -57,7 +57,7 @@ type Broker struct {
 
 	admission  *admission
 	partials   *partialMessages
-	dispatcher *dispatcher
+	dispatcher *messageDispatcher
 	router     *router
 	retained   *retainedMessages
 	linkQueue  linkQueue
@@ -89,7 +89,7 @@ func New(opts Options) (*Broker, error) {
 	b.requests.log = sampledLogger(opts.Log)
 	b.sys.b, b.sys.startedAt = b, opts.Now()
 	b.retained = newRetainedMessages(b.quotas.retained, opts.Now, b.store)
-	b.dispatcher = &dispatcher{
+	b.dispatcher = &messageDispatcher{
 		router: b.router, retained: b.retained, store: b.store, fanout: session.NewFanout(), now: opts.Now, node: opts.Node,
 		log: b.sampledLog, dropLog: sampledLogger(opts.Log),
 	}

@@ -13,8 +13,8 @@ import (
 	"github.com/edgebus/edgebus/topics"
 )
 
-// dispatcher brings messages to their subscribers: into the sessions, and into the journal what durable sessions and retained messages need.
-type dispatcher struct {
+// messageDispatcher brings messages to their subscribers: into the sessions, and into the journal what durable sessions and retained messages need.
+type messageDispatcher struct {
 	router   *router
 	retained *retainedMessages
 	store    *recordStore // nil: nothing outlives the process
@@ -35,7 +35,7 @@ type sendOptions struct {
 
 // messageCommit collects what has to be committed for one message.
 type messageCommit struct {
-	d        *dispatcher
+	d        *messageDispatcher
 	changes  []journal.RecordChange
 	offers   []session.UncommittedDelivery
 	retained *session.Message // the topic's new retained message; nil: it isn't retained
@@ -44,7 +44,7 @@ type messageCommit struct {
 }
 
 // publish routes a message of the program's own: see Broker.Publish.
-func (d *dispatcher) publish(m Message) {
+func (d *messageDispatcher) publish(m Message) {
 	if err := topics.CheckTopic(m.Topic); err != nil {
 		d.log.Error().Err(err).Msg("the program published to an invalid topic")
 		return
@@ -60,7 +60,7 @@ func (d *dispatcher) publish(m Message) {
 // everything that has to outlive the process is on disk (the queues of durable sessions, the retained message, and the
 // changes along), or with the reason why nothing was stored. A full queue drops the message for that subscriber, counted
 // and logged: it is no reason to refuse the publisher.
-func (d *dispatcher) send(out *session.Message, how sendOptions, done func(error)) {
+func (d *messageDispatcher) send(out *session.Message, how sendOptions, done func(error)) {
 	pending, err := d.enqueue(out, how, done)
 	if err != nil && d.retained.removeExpired() > 0 { // the quota of retained messages was full
 		pending, err = d.enqueue(out, how, done)
@@ -70,7 +70,7 @@ func (d *dispatcher) send(out *session.Message, how sendOptions, done func(error
 	}
 }
 
-func (d *dispatcher) enqueue(out *session.Message, how sendOptions, done func(error)) (pending bool, err error) {
+func (d *messageDispatcher) enqueue(out *session.Message, how sendOptions, done func(error)) (pending bool, err error) {
 	retained := isRetained(out.Topic, out.Retain)
 	if retained { // in memory, on disk and to subscribers in one order
 		lock := d.retained.locks.of(out.Topic)
@@ -204,7 +204,7 @@ func (p *messageCommit) withdraw() {
 
 // redistribute gives the undelivered messages of an ended session to other members of its shared subscriptions. It calls
 // done once they are stored there, or with the first error.
-func (d *dispatcher) redistribute(of *Identity, left []session.SharedDelivery, done func(error)) {
+func (d *messageDispatcher) redistribute(of *Identity, left []session.SharedDelivery, done func(error)) {
 	all := outcomeGroup{left: 1, done: done}
 	for _, m := range left {
 		group, filter, _ := topics.SplitShare(m.Share)
@@ -262,7 +262,7 @@ type droppedCount struct {
 const queueFullLogEvery = time.Minute // at most, for one session
 
 // dropped logs that a session's full queue has dropped a message: once a minute for each session, and sampled for all.
-func (d *dispatcher) dropped(c *client, m *session.Message) {
+func (d *messageDispatcher) dropped(c *client, m *session.Message) {
 	now := d.now()
 	s := &c.drops
 	s.mu.Lock()

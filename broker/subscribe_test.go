@@ -288,7 +288,7 @@ func memoryInUse() int {
 // subscribedRouter is a router with clients who subscribed to a filter.
 func subscribedRouter(clients int, filter string) *router {
 	r := newRouter(newAccessControl(Options{}))
-	b := &Broker{router: r, dispatcher: &dispatcher{}}
+	b := &Broker{router: r, dispatcher: &messageDispatcher{}}
 	b.clients.b = b
 	b.quotas = newQuotas(Limits{})
 	b.opts.Limits = Limits{}.Complete()
