@@ -48,8 +48,8 @@ func Run(ctx context.Context, o Options) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, dir.Close()) }()
-	figures := metrics.New(o.Version)
-	commits := figures.Commits()
+	registry := metrics.New(o.Version)
+	commits := registry.Commits()
 	key, err := openSecretsKey(cfg.Data.Dir, log)
 	if err != nil {
 		return err
@@ -63,12 +63,12 @@ func Run(ctx context.Context, o Options) (err error) {
 	}
 	defer func() { err = errors.Join(err, st.Close()) }()
 
-	kept, err := mqttserver.OpenJournal(cfg.Data.Dir, log, commits.ForStore("sessions"))
+	sessions, err := mqttserver.OpenJournal(cfg.Data.Dir, log, commits.ForStore("sessions"))
 	if err != nil {
 		return err
 	}
-	commits.Watch("sessions", kept.Damage)
-	defer func() { err = errors.Join(err, kept.Close()) }()
+	commits.Watch("sessions", sessions.Damage)
+	defer func() { err = errors.Join(err, sessions.Close()) }()
 
 	var br *broker.Broker
 	pusher := push.New(log)
@@ -112,26 +112,26 @@ func Run(ctx context.Context, o Options) (err error) {
 	if err != nil {
 		return err
 	}
-	bo.Tree, bo.Presence, bo.Journal = hub.blobs, commands, kept
+	bo.Tree, bo.Presence, bo.Journal = hub.blobs, commands, sessions
 	yes, why := cfg.Anonymous()
 	log.Info().Bool("anonymous", yes).Str("why", why).Msg("who comes over loopback without signing in")
 	if yes {
 		bo.Auth.Anonymous = []topics.Role{topics.RoleOperator, topics.RoleMapper, topics.RoleDiscoverer}
 	}
 	bo.Auth.Node = func(name string) bool { return name == cfg.Node.Name }
-	bo.LinkQueue, bo.Protocol, bo.Metrics = linkQueueOptions(cfg), tw.Protocol, figures
+	bo.LinkQueue, bo.Protocol, bo.Metrics = linkQueueOptions(cfg), tw.Protocol, registry
 	if br, err = broker.New(bo); err != nil {
 		return err
 	}
 	up := hub.status
 	hub.streams.broker, hub.bridge = br, newBridge(cfg.Bridge, br.PublishFromLink, log)
-	kept.Register(figures, "sessions")
-	registerStoreMetrics(figures, st)
-	commands.Register(figures)
-	hub.blobs.Register(figures)
-	registerCoreMetrics(figures, tw, up)
-	registerStreamMetrics(figures, hub)
-	guard := dir.Guard(log, st.InPlace, kept.InPlace)
+	sessions.Register(registry, "sessions")
+	registerStoreMetrics(registry, st)
+	commands.Register(registry)
+	hub.blobs.Register(registry)
+	registerCoreMetrics(registry, tw, up)
+	registerStreamMetrics(registry, hub)
+	guard := dir.Guard(log, st.InPlace, sessions.InPlace)
 	commits.Guard(guard.Err)
 	ready := func() error {
 		if err := guard.Err(); err != nil {
@@ -142,22 +142,22 @@ func Run(ctx context.Context, o Options) (err error) {
 		}
 		return errors.New("nothing can be stored: see the log")
 	}
-	if err := errors.Join(mqttserver.RegisterRules(rules, figures), bo.Audit.Register(figures)); err != nil {
+	if err := errors.Join(mqttserver.RegisterRules(rules, registry), bo.Audit.Register(registry)); err != nil {
 		return errors.Join(err, br.Close(ctx))
 	}
 	watch := func(ctx context.Context) error { return rules.Run(ctx, br.RightsChanged) }
 	space := dir.Space(log, tw.SetLowSpace)
 	linkReport := linkReporter(o, hub, commits, rules, space)
-	site, err := httpserver.Listen(httpserver.Options{Listen: cfg.HTTP.Listen, ListenTLS: cfg.HTTP.TLS.Listen, TLS: cfg.HTTP.TLS.Config, Limits: cfg.Limits.Limits}, log, figures.Count(bo.Audit.Handler(api.New(api.Options{
-		Authenticate: authenticateReader(br, cfg.Node.Name), MayRead: readableDevices(br, cfg.Node.Name), Watches: cfg.Limits.Watches, Twins: tw, Models: tw.Models, Node: nodeReporter(o, tw, up, space), Ready: ready, Metrics: figures.Handler(), Links: linkReport, Sessions: br.ServeSessions,
+	site, err := httpserver.Listen(httpserver.Options{Listen: cfg.HTTP.Listen, ListenTLS: cfg.HTTP.TLS.Listen, TLS: cfg.HTTP.TLS.Config, Limits: cfg.Limits.Limits}, log, registry.Count(bo.Audit.Handler(api.New(api.Options{
+		Authenticate: authenticateReader(br, cfg.Node.Name), MayRead: readableDevices(br, cfg.Node.Name), Watches: cfg.Limits.Watches, Twins: tw, Models: tw.Models, Node: nodeReporter(o, tw, up, space), Ready: ready, Metrics: registry.Handler(), Links: linkReport, Sessions: br.ServeSessions,
 		OwnOnly: cfg.HTTP.Discovery == "own",
 	}))))
 	if err != nil {
 		return errors.Join(err, br.Close(ctx))
 	}
-	figures.HTTP(site.Connections)
+	registry.HTTP(site.Connections)
 
-	backups := maintenance().Listen(cfg.Data.Dir, storeSnapshot(st, kept), nil, log)
+	backups := maintenance().Listen(cfg.Data.Dir, storeSnapshot(st, sessions), nil, log)
 	backups.State(func() (any, error) {
 		return struct {
 			resource.LinkReport

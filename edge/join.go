@@ -200,7 +200,7 @@ func (l *joinCommand) confirm(fingerprint string) error {
 
 // settle makes the identity the one that the settings name, and starts the service.
 func (l *joinCommand) settle(file, dir string, was configs.Link, j enroll.JoinResult) error {
-	if err := giveAway(file, dir); err != nil {
+	if err := chownForService(file, dir); err != nil {
 		return err
 	}
 	server := "mqtts://" + l.hubAddress()
@@ -222,7 +222,7 @@ func (l *joinCommand) settle(file, dir string, was configs.Link, j enroll.JoinRe
 	if err := configs.EditFile(file, settings...); err != nil {
 		return err
 	}
-	if err := giveAway(file, dir); err != nil {
+	if err := chownForService(file, dir); err != nil {
 		return err
 	}
 	if err := enroll.ClearDecommission(dir); err != nil {

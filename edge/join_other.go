@@ -2,4 +2,4 @@
 
 package edge
 
-func giveAway(string, string) error { return nil }
+func chownForService(string, string) error { return nil }

@@ -19,9 +19,9 @@ import (
 // serviceUser is who the service runs as.
 const serviceUser = "edgebus-core"
 
-// giveAway lets the service read what root has written: its data belongs to it, and it may read its settings. A data
+// chownForService lets the service read what root has written: its data belongs to it, and it may read its settings. A data
 // directory of another user keeps its owner.
-func giveAway(file, dir string) error {
+func chownForService(file, dir string) error {
 	if os.Geteuid() != 0 {
 		return nil
 	}

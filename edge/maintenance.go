@@ -33,8 +33,8 @@ func maintenance() backup.Program {
 }
 
 // storeSnapshot takes the stores of a running core at one moment.
-func storeSnapshot(st *store.Store, kept *journal.Journal) backup.Snapshot {
-	return mqttserver.SnapshotStores(kept, func() ([]backup.Source, func(), error) {
+func storeSnapshot(st *store.Store, sessions *journal.Journal) backup.Snapshot {
+	return mqttserver.SnapshotStores(sessions, func() ([]backup.Source, func(), error) {
 		tree, err := st.Snapshot()
 		if err != nil {
 			return nil, nil, err

@@ -6,8 +6,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// exchange gives two files each other's name, at once.
-func exchange(a, b string) error {
+// exchangeFiles gives two files each other's name, at once.
+func exchangeFiles(a, b string) error {
 	return unix.Renameat2(unix.AT_FDCWD, a, unix.AT_FDCWD, b, unix.RENAME_EXCHANGE)
 }
 

@@ -6,6 +6,6 @@ import "errors"
 
 func freeBytes(string) (int64, error) { return 0, errors.ErrUnsupported }
 
-func exchange(string, string) error { return errors.ErrUnsupported }
+func exchangeFiles(string, string) error { return errors.ErrUnsupported }
 
 func awaitEnd(int) {}

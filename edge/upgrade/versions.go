@@ -105,7 +105,7 @@ func (v versionDir) install(version string) error {
 	path := v.path(version)
 	err := os.Rename(staging, path)
 	if errors.Is(err, os.ErrExist) || errors.Is(err, syscall.ENOTEMPTY) { // what it replaces may be what the agent is started from
-		err = errors.Join(exchange(staging, path), datadir.SyncDir(filepath.Dir(path)), os.RemoveAll(staging))
+		err = errors.Join(exchangeFiles(staging, path), datadir.SyncDir(filepath.Dir(path)), os.RemoveAll(staging))
 	}
 	return errors.Join(err, datadir.SyncDir(filepath.Dir(path)))
 }

@@ -91,7 +91,7 @@ func TestACopyKeepsHoles(t *testing.T) {
 	at, err := r.Store.host.stat("etc/copy")
 	require.NoError(t, err)
 	require.EqualValues(t, 64<<20, at.info.Size())
-	require.Less(t, allocated(at.info), int64(1<<20))
+	require.Less(t, allocatedBytes(at.info), int64(1<<20))
 	sum, err := r.sumAt("etc/copy", at)
 	require.NoError(t, err)
 	from, err := r.Store.host.stat("etc/sparse")

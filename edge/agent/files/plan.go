@@ -110,7 +110,7 @@ func spaceOf(dir *os.File) (room, device uint64, ok bool) {
 	if !ok {
 		return 0, 0, false
 	}
-	room, ok = free(dir)
+	room, ok = freeBytes(dir)
 	return room, device, ok
 }
 
@@ -285,7 +285,7 @@ func (p *updatePlanner) planFile(e, old *manifestEntry, at foundFile) error {
 			return nil
 		}
 		if what == "" {
-			o = &operation{Kind: opAdopt, Key: e.Key, Original: true, copied: allocated(at.info)}
+			o = &operation{Kind: opAdopt, Key: e.Key, Original: true, copied: allocatedBytes(at.info)}
 		}
 	default:
 		return p.planKnownFile(e, old, at, o)

@@ -31,7 +31,7 @@ func changedAt(info fs.FileInfo) time.Time {
 }
 
 // free is the space that the file system of an open file has for who isn't root, in bytes.
-func free(f *os.File) (uint64, bool) {
+func freeBytes(f *os.File) (uint64, bool) {
 	var st unix.Statfs_t
 	if err := unix.Fstatfs(int(f.Fd()), &st); err != nil {
 		return 0, false
@@ -52,7 +52,7 @@ func exchangeAt(from *os.Root, name string, to *os.Root, other string) error {
 }
 
 // allocated is how much room a file takes on its file system, in bytes.
-func allocated(info fs.FileInfo) int64 { return info.Sys().(*syscall.Stat_t).Blocks * 512 }
+func allocatedBytes(info fs.FileInfo) int64 { return info.Sys().(*syscall.Stat_t).Blocks * 512 }
 
 // nextData is where a file has data next, from an offset on; a file system that doesn't know has all of it.
 func nextData(f *os.File, from, size int64) (begin, length int64, ok bool) {

@@ -16,11 +16,11 @@ const openFlags = 0
 func ownerOf(fs.FileInfo) (uid, gid int)   { return os.Geteuid(), os.Getegid() }
 func deviceOf(fs.FileInfo) (uint64, bool)  { return 0, false }
 func changedAt(info fs.FileInfo) time.Time { return info.ModTime() }
-func free(*os.File) (uint64, bool)         { return 0, false }
+func freeBytes(*os.File) (uint64, bool)    { return 0, false }
 func syncFileSystem(*os.File) error        { return errors.ErrUnsupported }
 
 func copyXattrs(_, _ *os.File, _ bool, _ func() error) error { return nil }
-func allocated(info fs.FileInfo) int64                       { return info.Size() }
+func allocatedBytes(info fs.FileInfo) int64                  { return info.Size() }
 
 func nextData(_ *os.File, from, size int64) (begin, length int64, ok bool) {
 	return from, size - from, from < size

@@ -318,8 +318,8 @@ func (f *newFile) copyFrom(from *os.File) error {
 	if err != nil {
 		return err
 	}
-	if room, ok := free(f.File); ok && uint64(allocated(info))+reservedSpace > room {
-		return fmt.Errorf("no space left on the file system for a copy: %d bytes are free, and %d are needed", room, uint64(allocated(info))+reservedSpace)
+	if room, ok := freeBytes(f.File); ok && uint64(allocatedBytes(info))+reservedSpace > room {
+		return fmt.Errorf("no space left on the file system for a copy: %d bytes are free, and %d are needed", room, uint64(allocatedBytes(info))+reservedSpace)
 	}
 	end := int64(0)
 	for {
