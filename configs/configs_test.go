@@ -299,9 +299,18 @@ func TestParse(t *testing.T) {
 	_, done, err := Parse[Hub]("cloudhub", "v1.2.3", []string{"--help"}, &out)
 	require.NoError(t, err)
 	require.True(t, done)
+	require.True(t, strings.HasPrefix(out.String(), "cloudhub is the hub"), "on the first line")
+	require.Contains(t, out.String(), "--version")
 	require.Contains(t, out.String(), "--mqtt-tls-client-ca")
 	require.Contains(t, out.String(), "Address of plain MQTT")
 	require.NotContains(t, out.String(), "passwordHash:")
+	require.NotContains(t, out.String(), "edgebus login string", "words of the text are no names of values")
+
+	out.Reset()
+	_, done, err = Parse[Core]("edgecore", "v1.2.3", []string{"--version", "--config=/nonexistent"}, &out)
+	require.NoError(t, err)
+	require.True(t, done, "whatever the settings are")
+	require.Equal(t, "edgecore v1.2.3\n", out.String())
 
 	_, _, err = Parse[Hub]("cloudhub", "v1.2.3", []string{"serve"}, &out)
 	require.ErrorContains(t, err, `not "serve"`)

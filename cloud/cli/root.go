@@ -73,7 +73,7 @@ func unknownBelow(root *cobra.Command, args []string) string {
 	return fmt.Sprintf("%s has no command %q; it has %s", cmd.CommandPath(), terminal.Printable(rest[0], 100), strings.Join(known, ", "))
 }
 
-// misuse says what is wrong with a command line. For arguments that a command doesn't take it shows those that it does.
+// usageError says what is wrong with a command line. For arguments that a command doesn't take it shows those that it does.
 func usageError(cmd *cobra.Command, err error) string {
 	if own := (exitcode.CodedError{}); !errors.As(err, &own) && cmd.HasParent() && cmd.ValidateArgs(cmd.Flags().Args()) != nil {
 		return "these are not the arguments that it takes: " + cmd.UseLine()
@@ -100,18 +100,17 @@ On a terminal it writes in colour, unless NO_COLOR is set.`,
 		SilenceUsage:  true,
 		SilenceErrors: true,
 	}
+	const toBegin = "To begin with:"
 	root.SetVersionTemplate("{{.Name}} {{.Version}}\n")
 	for _, group := range []struct {
 		title    string
 		commands []*cobra.Command
 	}{
-		{"Objects:", []*cobra.Command{objects.NewGet(), objects.NewWatch(), objects.NewDescribe(), objects.NewApply(), objects.NewDelete(), objects.NewExport(), objects.NewKinds(), nodes.NewBlob(), nodes.NewArtifact()}},
-		{"Devices and nodes:", []*cobra.Command{devices.NewTwin(), devices.NewCall(), devices.NewTree(), doctor.New(), hub.NewSession(), nodes.NewRollout(), nodes.NewUpgrade()}},
-		{"Nodes that join and leave:", []*cobra.Command{nodes.NewInvite(), nodes.NewApprove(), nodes.NewDeny(), nodes.NewNode(), nodes.NewMapper(), nodes.NewAuthority()}},
-		{"Users:", []*cobra.Command{hub.NewLogin(), hub.NewToken(), hub.NewPasswd()}},
-		{"Messages:", []*cobra.Command{devices.NewPub(), devices.NewSub()}},
-		{"Data directories:", []*cobra.Command{hub.NewCheck(), hub.NewBackup(), hub.NewRestore()}},
-		{"To begin with:", []*cobra.Command{demo.New(), newmapper.New(), hub.NewContext(), hub.NewKubeconfig(), newVersion()}},
+		{"Objects:", objects.Commands()},
+		{"Devices and messages:", devices.Commands()},
+		{"Nodes:", append(nodes.Commands(), doctor.New())},
+		{"Hubs:", hub.Commands()},
+		{toBegin, []*cobra.Command{demo.New(), newmapper.New(), newVersion()}},
 	} {
 		root.AddGroup(&cobra.Group{ID: group.title, Title: group.title})
 		for _, cmd := range group.commands {
@@ -120,8 +119,8 @@ On a terminal it writes in colour, unless NO_COLOR is set.`,
 		}
 	}
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return exitcode.Errorf(exitcode.Misused, "%w", err) })
-	root.SetHelpCommandGroupID("To begin with:")
-	root.SetCompletionCommandGroupID("To begin with:")
+	root.SetHelpCommandGroupID(toBegin)
+	root.SetCompletionCommandGroupID(toBegin)
 	return root
 }
 

@@ -1,7 +1,6 @@
 package demo
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"io"
@@ -11,31 +10,11 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
-	"strings"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
-
-	"github.com/edgebus/edgebus/broker/daemon"
-	"github.com/edgebus/edgebus/configs"
 )
-
-func TestTheDemosProgramsSayWhatTheyAre(t *testing.T) {
-	var out bytes.Buffer
-	_, done, err := configs.Parse[configs.Hub]("cloudhub", "dev", []string{"--help"}, &out)
-	require.NoError(t, err)
-	require.True(t, done)
-	require.True(t, strings.HasPrefix(out.String(), "cloudhub is the hub"), "on the first line")
-	require.Contains(t, out.String(), "--version")
-	require.NotContains(t, out.String(), "edgebus login string", "words of the text are no names of values")
-
-	out.Reset()
-	_, done, err = configs.Parse[configs.Core]("edgecore", "dev", []string{"--version", "--config=/nonexistent"}, &out)
-	require.NoError(t, err)
-	require.True(t, done, "whatever the settings are")
-	require.Equal(t, "edgecore "+daemon.Version()+"\n", out.String())
-}
 
 func TestTakenPortsAreNamedWithTheirOwner(t *testing.T) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")

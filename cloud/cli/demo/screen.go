@@ -100,7 +100,7 @@ func (s *demoScreen) run(ctx context.Context, in any, notes <-chan tree.Change) 
 		go forwardChanges(ctx, changes, side, all)
 	}
 	go forwardChanges(ctx, notes, fromKeyboard, all)
-	hands := map[string]*client.Client{}
+	clients := map[string]*client.Client{}
 	for name, at := range map[string]string{"cloud": s.d.hubMQTT, "edge": s.d.coreMQTT} {
 		p := access.Target{MQTT: "mqtt://" + at}
 		o, err := p.MQTTOptions("demo-" + name)
@@ -112,7 +112,7 @@ func (s *demoScreen) run(ctx context.Context, in any, notes <-chan tree.Change) 
 			return err
 		}
 		go func() { _ = c.Run(ctx) }()
-		hands[name] = c
+		clients[name] = c
 	}
 	defer watchKeys(ctx, in, all)()
 	fmt.Fprint(s.out, "\x1b[?25l\x1b[2J")
@@ -130,7 +130,7 @@ func (s *demoScreen) run(ctx context.Context, in any, notes <-chan tree.Change) 
 			if c.key == 'q' || c.key == 3 { // ctrl-C is no signal in raw mode
 				return nil
 			}
-			s.handle(c, hands)
+			s.handle(c, clients)
 			timer.Reset(tree.RedrawInterval / 2)
 		case <-timer.C:
 			s.draw()
@@ -162,7 +162,7 @@ func edgeOwned(key string) bool {
 	return strings.HasPrefix(key, "devices/") && (strings.Contains(key, "/reported/") || strings.Contains(key, "/override/"))
 }
 
-func (s *demoScreen) handle(c screenEvent, hands map[string]*client.Client) {
+func (s *demoScreen) handle(c screenEvent, clients map[string]*client.Client) {
 	counts := c.Key != "" && edgeOwned(c.Key)
 	switch c.side {
 	case fromCloud:
@@ -198,12 +198,12 @@ func (s *demoScreen) handle(c screenEvent, hands map[string]*client.Client) {
 		if s.cloud.Values["devices/lamp/desired/power"].Value == "ON" {
 			on = "OFF"
 		}
-		s.setDesired(hands["cloud"], "power", on)
+		s.setDesired(clients["cloud"], "power", on)
 	case 'd':
 		has := s.cloud.Values["devices/lamp/reported/brightness"].Value
 		for range 40 {
 			s.brightness = nextBrightness(s.brightness, has)
-			s.setDesired(hands["edge"], "brightness", fmt.Sprint(s.brightness))
+			s.setDesired(clients["edge"], "brightness", fmt.Sprint(s.brightness))
 		}
 	case 'c':
 		if s.linkCut = !s.linkCut; s.linkCut {

@@ -18,8 +18,7 @@ import (
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
-// NewCall is edgebus call.
-func NewCall() *cobra.Command {
+func newCall() *cobra.Command {
 	var h access.Hub
 	var mqtt string
 	cmd := &cobra.Command{

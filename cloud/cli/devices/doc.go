@@ -13,7 +13,7 @@
 //
 // # Where to add
 //
-//   - a command on a device: a file here, and a line in newRoot (cloud/cli/root.go).
+//   - a command on a device: a file here, and its name in Commands (twin.go).
 //   - a column of a twin: cloud/cli/printer/twin.go, which describe prints, too.
 //   - a reason why a desired value isn't applied: desiredWrite.outcome (twinset.go).
 package devices

@@ -17,8 +17,7 @@ import (
 	"github.com/edgebus/edgebus/topics"
 )
 
-// NewPub is edgebus pub.
-func NewPub() *cobra.Command {
+func newPub() *cobra.Command {
 	var b access.Broker
 	m := client.Message{}
 	cmd := &cobra.Command{
@@ -59,8 +58,7 @@ A VALUE of - is read from standard input; an empty one clears a retained topic.
 	return cmd
 }
 
-// NewSub is edgebus sub.
-func NewSub() *cobra.Command {
+func newSub() *cobra.Command {
 	var b access.Broker
 	var output string
 	var count int

@@ -25,8 +25,7 @@ type treeOptions struct {
 	settle time.Duration
 }
 
-// NewTree is edgebus tree.
-func NewTree() *cobra.Command {
+func newTree() *cobra.Command {
 	var o treeOptions
 	cmd := &cobra.Command{
 		Use:   "tree NODE",

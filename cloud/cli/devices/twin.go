@@ -21,8 +21,12 @@ import (
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
-// NewTwin is edgebus twin.
-func NewTwin() *cobra.Command {
+// Commands are those on devices, and for messages.
+func Commands() []*cobra.Command {
+	return []*cobra.Command{newTwin(), newCall(), newTree(), newPub(), newSub()}
+}
+
+func newTwin() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "twin",
 		Short: "Show a device's twin, and set desired values",

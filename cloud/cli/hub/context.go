@@ -9,8 +9,12 @@ import (
 	"github.com/edgebus/edgebus/cloud/cli/printer"
 )
 
-// NewContext is edgebus context.
-func NewContext() *cobra.Command {
+// Commands are those for a hub.
+func Commands() []*cobra.Command {
+	return []*cobra.Command{newContext(), newKubeconfig(), newLogin(), newToken(), newSession(), newPasswd(), newCheck(), newBackup(), newRestore()}
+}
+
+func newContext() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "context",
 		Short: "Remember hubs by name, and choose the current one",
@@ -126,8 +130,7 @@ func changeContext(change func(k *access.Kubeconfig, name string)) func(*cobra.C
 	}
 }
 
-// NewKubeconfig is edgebus kubeconfig.
-func NewKubeconfig() *cobra.Command {
+func newKubeconfig() *cobra.Command {
 	var a access.Flags
 	var embed bool
 	cmd := &cobra.Command{

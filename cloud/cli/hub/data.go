@@ -15,8 +15,7 @@ import (
 	"github.com/edgebus/edgebus/topics/password"
 )
 
-// NewCheck is edgebus check.
-func NewCheck() *cobra.Command {
+func newCheck() *cobra.Command {
 	return &cobra.Command{
 		Use:   "check DIRECTORY|FILE",
 		Short: "Check the data of a hub or core that is stopped, or a backup",
@@ -40,8 +39,7 @@ The program whose data it is does the work (cloudhub or edgecore), and must be s
 	}
 }
 
-// NewBackup is edgebus backup.
-func NewBackup() *cobra.Command {
+func newBackup() *cobra.Command {
 	var force bool
 	cmd := &cobra.Command{
 		Use:   "backup DIRECTORY FILE",
@@ -71,8 +69,7 @@ leaves is called FILE.….part. The exit code is 0 if FILE is whole, and 1 if th
 	return cmd
 }
 
-// NewRestore is edgebus restore.
-func NewRestore() *cobra.Command {
+func newRestore() *cobra.Command {
 	var force, dryRun bool
 	cmd := &cobra.Command{
 		Use:   "restore FILE DIRECTORY",
@@ -126,8 +123,7 @@ func asOwner(cmd *cobra.Command, path string, args ...string) error {
 	return err
 }
 
-// NewPasswd is edgebus passwd.
-func NewPasswd() *cobra.Command {
+func newPasswd() *cobra.Command {
 	return &cobra.Command{
 		Use:   "passwd",
 		Short: "Make a password hash for auth.users",

@@ -13,7 +13,7 @@
 //
 // # Where to add
 //
-//   - a command on a hub: a file here, and a line in newRoot (cloud/cli/root.go).
+//   - a command on a hub: a file here, and its name in Commands (context.go).
 //   - a thing that a context remembers: package access.
 //   - a command on a data directory: in the program that the data belongs to; here only the call.
 package hub

@@ -19,8 +19,7 @@ import (
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
-// NewLogin is edgebus login.
-func NewLogin() *cobra.Command {
+func newLogin() *cobra.Command {
 	var name, caHash string
 	var given signin.Provider
 	cmd := &cobra.Command{

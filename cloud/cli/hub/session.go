@@ -12,8 +12,7 @@ import (
 	"github.com/edgebus/edgebus/cloud/cli/terminal"
 )
 
-// NewSession is edgebus session.
-func NewSession() *cobra.Command {
+func newSession() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "session",
 		Short: "List and end the sessions of MQTT clients",

@@ -25,8 +25,7 @@ type token struct {
 	By      string   `json:"by"`
 }
 
-// NewToken is edgebus token.
-func NewToken() *cobra.Command {
+func newToken() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "token",
 		Short: "Make, list and revoke bearer tokens",

@@ -26,8 +26,7 @@ import (
 
 var artifacts = client.Kind{Group: resource.Group, Version: resource.Version, Name: resource.KindArtifact, Plural: "artifacts"}
 
-// NewArtifact is edgebus artifact.
-func NewArtifact() *cobra.Command {
+func newArtifact() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "artifact",
 		Short: "Make the signed bundle of programs that an upgrade needs",

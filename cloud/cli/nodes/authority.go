@@ -21,8 +21,7 @@ type authority struct {
 	Certificate string `json:"certificate"`
 }
 
-// NewAuthority is edgebus authority.
-func NewAuthority() *cobra.Command {
+func newAuthority() *cobra.Command {
 	var o access.Hub
 	var output string
 	cmd := &cobra.Command{

@@ -34,8 +34,7 @@ const (
 	pushTries = 5
 )
 
-// NewBlob is edgebus blob.
-func NewBlob() *cobra.Command {
+func newBlob() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "blob",
 		Short: "Push, list, get and remove contents that nodes' specs refer to",

@@ -15,7 +15,7 @@
 //
 // # Where to add
 //
-//   - a command on nodes: a file here, and a line in newRoot (cloud/cli/root.go).
+//   - a command on nodes: a file here, and its name in Commands (join.go).
 //   - a part of the line that shows a rollout: progressLine (rolloutstatus.go).
 //   - a kind that only gets shown: nothing, get and describe do that.
 package nodes

@@ -20,6 +20,11 @@ import (
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
+// Commands are those on nodes.
+func Commands() []*cobra.Command {
+	return []*cobra.Command{newInvite(), newApprove(), newDeny(), newNode(), newMapper(), newAuthority(), newRollout(), newUpgrade(), newArtifact(), newBlob()}
+}
+
 // invitation is one as the hub lists it.
 type invitation struct {
 	ID      string            `json:"id"`
@@ -33,8 +38,7 @@ type invitation struct {
 	} `json:"joined"`
 }
 
-// NewInvite is edgebus invite.
-func NewInvite() *cobra.Command {
+func newInvite() *cobra.Command {
 	var o access.Hub
 	var labels, nodeLabels []string
 	var uses int
@@ -89,7 +93,7 @@ expires.
 }
 
 func printInvitation(cmd *cobra.Command, o *access.Hub, labels []string, r client.InvitationRequest, output string) (err error) {
-	if r.Labels, err = labelSet(labels); err != nil {
+	if r.Labels, err = parsePairs(labels, "--labels", "labels with their values, such as site=hall,floor=2"); err != nil {
 		return err
 	}
 	a, err := o.Invite(cmd.Context(), r)
@@ -128,23 +132,24 @@ func listInvitations(cmd *cobra.Command, o *access.Hub, output string) error {
 	return printer.Rows(cmd.OutOrStdout(), output, list, rows)
 }
 
-func labelSet(pairs []string) (map[string]string, error) {
-	set := map[string]string{}
+// parsePairs reads the NAME=VALUE that a flag was given; nil: none.
+func parsePairs(pairs []string, flag, what string) (set map[string]string, err error) {
 	for _, pair := range pairs {
-		key, value, ok := strings.Cut(pair, "=")
+		name, value, ok := strings.Cut(pair, "=")
 		if !ok {
-			return nil, exitcode.Errorf(exitcode.Misused, "%s is no label: write key=value", terminal.Printable(pair, 100))
+			return nil, exitcode.Errorf(exitcode.Misused, "%s %s: must be %s", flag, terminal.Printable(pair, 100), what)
 		}
-		set[key] = value
+		if set == nil {
+			set = map[string]string{}
+		}
+		set[name] = value
 	}
 	return set, nil
 }
 
-// NewApprove is edgebus approve.
-func NewApprove() *cobra.Command { return newDecision("approve", resource.Approved, "approved") }
+func newApprove() *cobra.Command { return newDecision("approve", resource.Approved, "approved") }
 
-// NewDeny is edgebus deny.
-func NewDeny() *cobra.Command { return newDecision("deny", resource.Denied, "denied") }
+func newDeny() *cobra.Command { return newDecision("deny", resource.Denied, "denied") }
 
 // newDecision makes the command that decides about an EnrollmentRequest.
 func newDecision(verb, decision, done string) *cobra.Command {
@@ -162,7 +167,7 @@ them. Compare the fingerprint of the key with the one that the node shows. A dec
 		Args:    cobra.ExactArgs(1),
 	}
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		set, err := labelSet(labels)
+		set, err := parsePairs(labels, "--labels", "labels with their values, such as site=hall,floor=2")
 		if err != nil {
 			return err
 		}
@@ -239,8 +244,7 @@ func findRequest(cmd *cobra.Command, o *access.Hub, kind client.Kind, name strin
 	return found, exitcode.Errorf(exitcode.Refused, "several nodes ask to be %s; name one of the requests: %s", terminal.Printable(name, 100), strings.Join(names, ", "))
 }
 
-// NewNode is edgebus node.
-func NewNode() *cobra.Command {
+func newNode() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "node",
 		Short: "Revoke a node's certificates, or decommission it",

@@ -18,8 +18,7 @@ import (
 	"github.com/edgebus/edgebus/topics/password"
 )
 
-// NewMapper is edgebus mapper.
-func NewMapper() *cobra.Command {
+func newMapper() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "mapper",
 		Short: "Give a mapper of this node a credential",

@@ -20,8 +20,7 @@ import (
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
-// NewRollout is edgebus rollout.
-func NewRollout() *cobra.Command {
+func newRollout() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "rollout",
 		Short: "Follow, pause, resume and undo the rollout of a fleet",

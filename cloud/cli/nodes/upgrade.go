@@ -26,8 +26,7 @@ var upgrades = client.Kind{Group: resource.Group, Version: resource.Version, Nam
 
 const upgradesPath = "/apis/" + resource.APIVersion + "/upgrades"
 
-// NewUpgrade is edgebus upgrade.
-func NewUpgrade() *cobra.Command {
+func newUpgrade() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "upgrade",
 		Short: "Upgrade the edge cores of nodes, and show how far that is",
@@ -65,25 +64,16 @@ pull container images. Both need --name.
 		if u.Metadata.Name = cmp.Or(u.Metadata.Name, u.Spec.Version); u.Metadata.Name == "" {
 			return exitcode.Errorf(exitcode.Misused, "give a VERSION, or --name with --set or --image")
 		}
-		for _, pair := range settings {
-			name, value, ok := strings.Cut(pair, "=")
-			if !ok {
-				return exitcode.Errorf(exitcode.Misused, "--set %s: must be a setting of edgecore with its value, such as link.rate=1MB", terminal.Printable(pair, 100))
-			}
-			if u.Spec.Settings == nil {
-				u.Spec.Settings = make(map[string]string)
-			}
-			u.Spec.Settings[name] = value
+		var err error
+		if u.Spec.Settings, err = parsePairs(settings, "--set", "a setting of edgecore with its value, such as link.rate=1MB"); err != nil {
+			return err
 		}
 		if labels != "" {
-			u.Spec.LabelSelector = &resource.LabelSelector{MatchLabels: make(map[string]string)}
-			for term := range strings.SplitSeq(labels, ",") {
-				key, value, ok := strings.Cut(term, "=")
-				if !ok {
-					return exitcode.Errorf(exitcode.Misused, "-l %s: must be labels with their values, such as site=hall,stage=test", terminal.Printable(labels, 100))
-				}
-				u.Spec.LabelSelector.MatchLabels[key] = value
+			set, err := parsePairs(strings.Split(labels, ","), "-l", "labels with their values, such as site=hall,stage=test")
+			if err != nil {
+				return err
 			}
+			u.Spec.LabelSelector = &resource.LabelSelector{MatchLabels: set}
 		}
 		if err := u.Validate(); err != nil {
 			return err

@@ -27,8 +27,7 @@ type applyOptions struct {
 	out, errs io.Writer
 }
 
-// NewApply is edgebus apply.
-func NewApply() *cobra.Command {
+func newApply() *cobra.Command {
 	o := &applyOptions{}
 	cmd := &cobra.Command{
 		Use:   "apply -f FILE|DIRECTORY|-",

@@ -31,8 +31,7 @@ type deleteOptions struct {
 	out, errs io.Writer
 }
 
-// NewDelete is edgebus delete.
-func NewDelete() *cobra.Command {
+func newDelete() *cobra.Command {
 	o := &deleteOptions{}
 	cmd := &cobra.Command{
 		Use:   "delete KIND NAME… | -f FILE",

@@ -20,8 +20,7 @@ import (
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
-// NewDescribe is edgebus describe.
-func NewDescribe() *cobra.Command {
+func newDescribe() *cobra.Command {
 	var h access.Hub
 	cmd := &cobra.Command{
 		Use:   "describe KIND NAME…",

@@ -16,7 +16,7 @@
 //
 // # Where to add
 //
-//   - a command on objects: a file here, with parseTargets for its arguments, and a line in newRoot (cloud/cli/root.go).
+//   - a command on objects: a file here, with parseTargets for its arguments, and its name in Commands (ref.go).
 //   - a kind that others need when they are applied: its rank (applyRanks, manifest.go).
 //   - a field of a status that is no news in a watch: volatileFields (watch.go).
 package objects

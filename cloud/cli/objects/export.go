@@ -28,8 +28,7 @@ type exportOptions struct {
 	errs   io.Writer
 }
 
-// NewExport is edgebus export.
-func NewExport() *cobra.Command {
+func newExport() *cobra.Command {
 	o := &exportOptions{}
 	cmd := &cobra.Command{
 		Use:   "export [KIND…]",

@@ -32,8 +32,7 @@ type getOptions struct {
 	objects []client.Object       // to be printed as json or yaml
 }
 
-// NewGet is edgebus get.
-func NewGet() *cobra.Command {
+func newGet() *cobra.Command {
 	o := &getOptions{}
 	cmd := &cobra.Command{
 		Use:   "get KIND [NAME…]",

@@ -15,6 +15,11 @@ import (
 	"github.com/edgebus/edgebus/cloud/client"
 )
 
+// Commands are those on objects.
+func Commands() []*cobra.Command {
+	return []*cobra.Command{newGet(), newWatch(), newDescribe(), newApply(), newDelete(), newExport(), newKinds()}
+}
+
 // objectRef is a kind, or with a name one object of it.
 type objectRef struct {
 	kind            client.Kind
@@ -78,8 +83,7 @@ func parseTargets(ctx context.Context, h *access.Hub, args []string) (all []obje
 	return all, nil
 }
 
-// NewKinds is edgebus kinds.
-func NewKinds() *cobra.Command {
+func newKinds() *cobra.Command {
 	var h access.Hub
 	cmd := &cobra.Command{
 		Use:   "kinds",

@@ -17,8 +17,7 @@ import (
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
-// NewWatch is edgebus watch.
-func NewWatch() *cobra.Command {
+func newWatch() *cobra.Command {
 	o := &getOptions{watch: true}
 	cmd := &cobra.Command{
 		Use:   "watch KIND [NAME]",

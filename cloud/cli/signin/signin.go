@@ -46,40 +46,40 @@ type Token struct {
 }
 
 // connect asks the provider for its configuration. The context is for further requests to it.
-func (how Provider) connect(ctx context.Context) (context.Context, *oidc.Provider, *oauth2.Config, error) {
+func (p Provider) connect(ctx context.Context) (context.Context, *oidc.Provider, *oauth2.Config, error) {
 	hc := &http.Client{Timeout: Timeout}
-	if how.CA != "" {
-		pem, err := os.ReadFile(how.CA)
+	if p.CA != "" {
+		pem, err := os.ReadFile(p.CA)
 		if err != nil {
 			return ctx, nil, nil, err
 		}
 		roots := x509.NewCertPool()
 		if !roots.AppendCertsFromPEM(pem) {
-			return ctx, nil, nil, fmt.Errorf("%s: there is no certificate in PEM form", how.CA)
+			return ctx, nil, nil, fmt.Errorf("%s: there is no certificate in PEM form", p.CA)
 		}
 		transport := http.DefaultTransport.(*http.Transport).Clone()
 		transport.TLSClientConfig = &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12}
 		hc.Transport = transport
 	}
 	secret := ""
-	if how.ClientSecretFile != "" {
-		text, err := os.ReadFile(how.ClientSecretFile)
+	if p.ClientSecretFile != "" {
+		text, err := os.ReadFile(p.ClientSecretFile)
 		if err != nil {
 			return ctx, nil, nil, err
 		}
 		secret = strings.TrimSpace(string(text))
 	}
 	ctx = oidc.ClientContext(ctx, hc)
-	at, err := oidc.NewProvider(ctx, how.Issuer)
+	at, err := oidc.NewProvider(ctx, p.Issuer)
 	if err != nil {
-		return ctx, nil, nil, exitcode.Errorf(exitcode.Unreachable, "no answer from the OpenID Connect provider %s: %w", how.Issuer, err)
+		return ctx, nil, nil, exitcode.Errorf(exitcode.Unreachable, "no answer from the OpenID Connect provider %s: %w", p.Issuer, err)
 	}
-	return ctx, at, &oauth2.Config{ClientID: how.ClientID, ClientSecret: secret, Endpoint: at.Endpoint(), Scopes: how.Scopes}, nil
+	return ctx, at, &oauth2.Config{ClientID: p.ClientID, ClientSecret: secret, Endpoint: at.Endpoint(), Scopes: p.Scopes}, nil
 }
 
 // SignIn has the user approve the login with a browser: OAuth 2.0 Device Authorization Grant, RFC 8628.
-func (how *Provider) SignIn(ctx context.Context, prompts io.Writer) (t Token, err error) {
-	ctx, at, conf, err := how.connect(ctx)
+func (p *Provider) SignIn(ctx context.Context, prompts io.Writer) (t Token, err error) {
+	ctx, at, conf, err := p.connect(ctx)
 	if err != nil {
 		return t, err
 	}
@@ -87,7 +87,7 @@ func (how *Provider) SignIn(ctx context.Context, prompts io.Writer) (t Token, er
 		conf.Scopes = usualScopes(at)
 	}
 	if conf.Endpoint.DeviceAuthURL == "" {
-		return t, exitcode.Errorf(exitcode.Refused, "the provider %s has no device flow (device_authorization_endpoint): get a token in another way, and give it to edgebus context set --token-file", how.Issuer)
+		return t, exitcode.Errorf(exitcode.Refused, "the provider %s has no device flow (device_authorization_endpoint): get a token in another way, and give it to edgebus context set --token-file", p.Issuer)
 	}
 	var secret []oauth2.AuthCodeOption
 	if conf.ClientSecret != "" {
@@ -95,7 +95,7 @@ func (how *Provider) SignIn(ctx context.Context, prompts io.Writer) (t Token, er
 	}
 	device, err := conf.DeviceAuth(ctx, secret...)
 	if err != nil {
-		return t, how.explainError(err)
+		return t, p.explainError(err)
 	}
 	fmt.Fprintf(prompts, "Open %s in a browser, and enter the code %s\n", terminal.Printable(device.VerificationURI, 500), terminal.Printable(device.UserCode, 100))
 	if device.VerificationURIComplete != "" {
@@ -103,9 +103,9 @@ func (how *Provider) SignIn(ctx context.Context, prompts io.Writer) (t Token, er
 	}
 	got, err := conf.DeviceAccessToken(ctx, device)
 	if err != nil {
-		return t, how.explainError(err)
+		return t, p.explainError(err)
 	}
-	return how.verifyToken(ctx, at, got)
+	return p.verifyToken(ctx, at, got)
 }
 
 // usualScopes returns the scopes for the user's identity and a refresh token. Only those that the provider lists are requested,
@@ -123,21 +123,21 @@ func usualScopes(at *oidc.Provider) []string {
 }
 
 // verifyToken takes the ID token out of a provider's answer, and verifies it.
-func (how Provider) verifyToken(ctx context.Context, at *oidc.Provider, got *oauth2.Token) (t Token, err error) {
+func (p Provider) verifyToken(ctx context.Context, at *oidc.Provider, got *oauth2.Token) (t Token, err error) {
 	t.ID, _ = got.Extra("id_token").(string)
 	if t.ID == "" {
-		return t, exitcode.Errorf(exitcode.Refused, "the provider %s gave no ID token: ask for the scope openid (--scopes)", how.Issuer)
+		return t, exitcode.Errorf(exitcode.Refused, "the provider %s gave no ID token: ask for the scope openid (--scopes)", p.Issuer)
 	}
-	id, err := at.VerifierContext(ctx, &oidc.Config{ClientID: how.ClientID}).Verify(ctx, t.ID)
+	id, err := at.VerifierContext(ctx, &oidc.Config{ClientID: p.ClientID}).Verify(ctx, t.ID)
 	if err != nil {
-		return t, exitcode.Errorf(exitcode.Refused, "the ID token of the provider %s is not good: %w", how.Issuer, err)
+		return t, exitcode.Errorf(exitcode.Refused, "the ID token of the provider %s is not good: %w", p.Issuer, err)
 	}
 	t.Expires, t.Refresh = id.Expiry, got.RefreshToken
 	return t, nil
 }
 
 // explainError turns a provider's error into a message for the user.
-func (how Provider) explainError(err error) error {
+func (p Provider) explainError(err error) error {
 	var answer *oauth2.RetrieveError
 	switch {
 	case errors.Is(err, context.Canceled):
@@ -145,7 +145,7 @@ func (how Provider) explainError(err error) error {
 	case errors.Is(err, context.DeadlineExceeded):
 		return exitcode.Errorf(exitcode.TimedOut, "the login was not approved in time: run edgebus login again")
 	case !errors.As(err, &answer):
-		return exitcode.Errorf(exitcode.Unreachable, "no answer from the OpenID Connect provider %s: %w", how.Issuer, err)
+		return exitcode.Errorf(exitcode.Unreachable, "no answer from the OpenID Connect provider %s: %w", p.Issuer, err)
 	}
 	switch answer.ErrorCode {
 	case "access_denied":
@@ -154,22 +154,22 @@ func (how Provider) explainError(err error) error {
 		return exitcode.Errorf(exitcode.TimedOut, "the login was not approved in time: run edgebus login again")
 	case "invalid_client", "unauthorized_client":
 		return exitcode.Errorf(exitcode.Refused, "the provider %s does not accept the client %s (%s): give --client-id, and --client-secret-file if it has a secret",
-			how.Issuer, terminal.Printable(how.ClientID, 100), terminal.Printable(cmp.Or(answer.ErrorDescription, answer.ErrorCode), 300))
+			p.Issuer, terminal.Printable(p.ClientID, 100), terminal.Printable(cmp.Or(answer.ErrorDescription, answer.ErrorCode), 300))
 	}
-	return exitcode.Errorf(exitcode.Refused, "the provider %s refused: %s", how.Issuer, terminal.Printable(cmp.Or(answer.ErrorDescription, answer.ErrorCode, string(answer.Body)), 300))
+	return exitcode.Errorf(exitcode.Refused, "the provider %s refused: %s", p.Issuer, terminal.Printable(cmp.Or(answer.ErrorDescription, answer.ErrorCode, string(answer.Body)), 300))
 }
 
 // Refresh gets the next token without the user.
-func (how Provider) Refresh(ctx context.Context) (t Token, err error) {
-	ctx, at, conf, err := how.connect(ctx)
+func (p Provider) Refresh(ctx context.Context) (t Token, err error) {
+	ctx, at, conf, err := p.connect(ctx)
 	if err != nil {
 		return t, err
 	}
-	got, err := conf.TokenSource(ctx, &oauth2.Token{RefreshToken: how.RefreshToken}).Token()
+	got, err := conf.TokenSource(ctx, &oauth2.Token{RefreshToken: p.RefreshToken}).Token()
 	if err != nil {
-		return t, how.explainError(err)
+		return t, p.explainError(err)
 	}
-	return how.verifyToken(ctx, at, got)
+	return p.verifyToken(ctx, at, got)
 }
 
 // Expiry is when an ID token expires, as it says itself; zero: it doesn't. The hub verifies it.
