@@ -39,6 +39,19 @@
 //	sys.go         the same as topics below $SYS
 //	syscall_*.go   system calls on sockets that return at once
 //
+// # Packages, in reading order
+//
+//	session     one client's queue of messages, and what sends them
+//	journal     records on disk: sessions and retained messages
+//	wal         the log that the journal and the core's store write to
+//	quota       how much each user and all of them may hold
+//	tree        what hub and core have in common as owners of the tree below v1/
+//	calls       commands: requests with an answer, never stored
+//	audit       the audit log
+//	mqttserver  what hub and core do with a broker as processes: rules, journal, backup, report
+//	client      the MQTT client, which mappers use as well
+//	daemon      what processes have in common; it knows no broker
+//
 // # A message on its way
 //
 //	Message                       as its publisher gave it: a client, with its Identity, or the program

@@ -1,10 +1,3 @@
-// Package configs is where settings come from: the programs' options, their
-// defaults (embedded YAML, which is their documentation too), and how a file, the
-// environment and flags change them.
-//
-// It never acts on a setting: it opens no listener and no store, and it changes
-// no state. The one exception to "values only" is that a password or a certificate
-// that a setting names by its file is read here, so that it is done one way.
 package configs
 
 import (

@@ -1,7 +1,3 @@
-// Package daemon is what hub, core and mappers have in common as processes: start and stop in order, the
-// notification that they are ready, and bounds that follow from the machine's memory and file descriptors.
-//
-// It never reads a setting, and knows nothing of what a program does.
 package daemon
 
 import (

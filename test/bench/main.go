@@ -1,8 +1,5 @@
 //go:build testprogram
 
-// Command bench measures the bus with its real parts and prints a report in
-// Markdown. Every figure stands beside its alternative or its physical limit,
-// measured in the same run, for a machine's speed means nothing by itself.
 package main
 
 import (

@@ -1,5 +1,3 @@
-// Package storetest is what every backend of the store must pass. A backend's
-// own tests are for what only it has: its file, its failures.
 package storetest
 
 import (

@@ -1,8 +1,3 @@
-// Package backup is the commands that maintain a program's data directory: check and restore, while the program is stopped, and
-// backup and rotate-key, which ask the program if it runs. The program says what it keeps there; the archive's format and
-// the rule that nothing is overwritten are the same for all programs.
-//
-// It never repairs anything: damaged data is named, and has to be restored from a backup or deleted.
 package backup
 
 import (

@@ -1,7 +1,3 @@
-// Package datadir makes a program's data directory, locks it for one process at a time, and notices when it is removed or
-// replaced while it is in use.
-//
-// It never reads what is in the directory: file names alone say whose data it is.
 package datadir
 
 import (

@@ -1,8 +1,3 @@
-// Package httpserver is what the HTTP APIs of hub and core have in common: listeners as the settings say, with bounds
-// on connections and time, and how watches are written.
-//
-// It never decides what a client may do: a client's certificate is verified if there is one, and the handler does the
-// rest.
 package httpserver
 
 import (
