@@ -42,7 +42,7 @@
 //     other fleet owns.
 //  3. That of rollouts (fleet/rollout.go) freezes the template into a TemplateVersion (fleet/version.go), asks
 //     rollout.Plan which nodes may change now, within batches, windows and the disruption budget, and writes these Nodes' specs with
-//     the template expanded for each (fleet/member.go).
+//     the template expanded for each (fleet/node.go).
 //  4. The controller of package render resolves the references of a Node's spec, with package sources, puts large contents into
 //     package blobs, and writes a record RenderedSpec with the next renderedVersion.
 //  5. projections.go turns that record into documents of the node's map down, and package twin sends what has changed over

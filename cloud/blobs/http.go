@@ -92,7 +92,7 @@ func (s *Server) put(w http.ResponseWriter, r *http.Request, want string) error 
 		return err
 	}
 	s.o.Log.Info().Str("digest", digest).Int64("bytes", size).Stringer("took", time.Since(began).Round(time.Millisecond)).Msg("a blob was put")
-	return httpserver.SendJSON(w, Info{Digest: digest, Size: size, Put: s.o.Store.o.Now().UTC().Truncate(time.Second)})
+	return httpserver.SendJSON(w, Info{Digest: digest, Size: size, LastPut: s.o.Store.o.Now().UTC().Truncate(time.Second)})
 }
 
 // deadlineWriter and deadlineReader let a transfer take as long as it takes, while something moves.

@@ -221,7 +221,7 @@ func TestBlobsOverHTTP(t *testing.T) {
 	require.Equal(t, digest, info.Digest)
 	_, text = do(http.MethodPost, "/blobs", big)
 	require.NoError(t, json.Unmarshal(text, &info))
-	require.Equal(t, Info{digest, 5 << 20, info.Put}, info)
+	require.Equal(t, Info{digest, 5 << 20, info.LastPut}, info)
 	res, text := do(http.MethodGet, "/blobs/"+digest, nil, "Range", "bytes=1000-1999")
 	require.Equal(t, http.StatusPartialContent, res.StatusCode)
 	require.Equal(t, big[1000:2000], text)

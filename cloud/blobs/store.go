@@ -78,9 +78,9 @@ type blobEntry struct {
 
 // Info describes a blob.
 type Info struct {
-	Digest string    `json:"digest"`
-	Size   int64     `json:"size"`
-	Put    time.Time `json:"put"` // when it was last put
+	Digest  string    `json:"digest"`
+	Size    int64     `json:"size"`
+	LastPut time.Time `json:"lastPut"` // when it was last put
 }
 
 // Open opens the blobs in the hub's data directory, and removes what was not finished.
@@ -321,7 +321,6 @@ func (s *Store) List() []Info {
 type Blob struct {
 	*os.File
 	Size int64
-	Put  time.Time
 }
 
 // Open opens a blob. The error is NotFound if there is none, also where its file was damaged.
@@ -362,7 +361,7 @@ func (s *Store) open(digest string) (*Blob, *blobEntry, error) {
 		s.quarantine(sum, known, fmt.Sprintf("its file has %d bytes instead of %d", info.Size(), e.size))
 		return nil, nil, resource.Errorf(resource.NotFound, "", "there is no blob %s any more: its file was damaged", digest)
 	}
-	return &Blob{File: f, Size: e.size, Put: e.lastPut}, known, nil
+	return &Blob{File: f, Size: e.size}, known, nil
 }
 
 // ReadAt reads part of a blob into p, and returns fewer bytes than p has only at the blob's end.

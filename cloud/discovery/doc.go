@@ -12,7 +12,7 @@
 //	controller.go  the three controllers: of Configurations, of Instances with their Devices, of the applications of nodes
 //	indexes.go     what is known of objects, and which of them concern each other
 //	sightings.go   what nodes report: devices that they see, handlers; queues of keys that a report concerns
-//	bound.go       what a node with certain labels may get from Configurations
+//	references.go  what a node with certain labels may get from Configurations
 //
 // # Where to add
 //

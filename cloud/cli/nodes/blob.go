@@ -23,10 +23,10 @@ import (
 
 // blobInfo is a blob as the hub lists it.
 type blobInfo struct {
-	Digest string    `json:"digest"`
-	Size   int64     `json:"size"`
-	Put    time.Time `json:"put"`
-	File   string    `json:"file,omitempty"` // that was pushed
+	Digest  string    `json:"digest"`
+	Size    int64     `json:"size"`
+	LastPut time.Time `json:"lastPut"`
+	File    string    `json:"file,omitempty"` // that was pushed
 }
 
 const (
@@ -158,7 +158,7 @@ func newBlobList() *cobra.Command {
 		}
 		rows := [][]string{{"DIGEST", "SIZE", "PUT"}}
 		for _, b := range list {
-			rows = append(rows, []string{b.Digest, strconv.FormatInt(b.Size, 10), resource.FormatTime(b.Put)})
+			rows = append(rows, []string{b.Digest, strconv.FormatInt(b.Size, 10), resource.FormatTime(b.LastPut)})
 		}
 		return printer.Rows(cmd.OutOrStdout(), output, list, rows)
 	}
