@@ -26,6 +26,7 @@ import (
 	"github.com/edgebus/edgebus/edge/agent/host/osimage"
 	"github.com/edgebus/edgebus/edge/upgrade"
 	"github.com/edgebus/edgebus/topics"
+	"github.com/edgebus/edgebus/topics/backoff"
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
@@ -166,8 +167,7 @@ type agent struct {
 
 	osDownload     failedDownload // that failed last
 	checked        time.Time      // when files were last compared with the spec
-	startAt        time.Time      // when optional applications are started again
-	startWait      time.Duration  // how long was waited for that
+	starts         backoff.Retry  // of optional applications
 	upgrades       *upgrade.Upgrader
 	upgradeReports chan struct{} // capacity 1: as journal.reports, of upgrades
 
@@ -399,11 +399,8 @@ func (a *agent) idle(ctx context.Context) (again time.Duration) {
 	return min(again, a.keepFiles(ctx))
 }
 
-// Optional applications that don't start are started again after these times, which double from the first to the last.
-const (
-	minStartRetry = 10 * time.Second
-	maxStartRetry = 5 * time.Minute
-)
+// startRetry is the wait before optional applications that did not start are started again.
+var startRetry = backoff.Backoff{Min: 10 * time.Second, Max: 5 * time.Minute}
 
 // startOptional starts the optional applications that updates have left to it, until there is another spec. Those that don't start are
 // reported, and started again later.
@@ -411,7 +408,7 @@ func (a *agent) startOptional(ctx context.Context) (again time.Duration) {
 	if len(a.state.Unstarted) == 0 {
 		return time.Hour
 	}
-	if wait := a.startAt.Sub(a.now()); wait > 0 && wait <= maxStartRetry {
+	if wait := a.starts.Left(startRetry, a.now()); wait > 0 {
 		return wait
 	}
 	var newest resource.RenderedSpec
@@ -444,12 +441,11 @@ func (a *agent) startOptional(ctx context.Context) (again time.Duration) {
 	a.mu.Lock()
 	a.live.failingApps = failing
 	a.mu.Unlock()
-	a.startWait = min(max(2*a.startWait, minStartRetry), maxStartRetry)
-	a.startAt = a.now().Add(a.startWait)
+	again = a.starts.Failed(startRetry, a.now())
 	if err := a.save(func(s *agentState) { s.Unstarted = left }); err != nil {
 		a.log.Error().Err(err).Msg("the agent's state can't be written")
 	}
-	return a.startWait
+	return again
 }
 
 // keepFiles restores files that were changed on the host.

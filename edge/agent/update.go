@@ -418,7 +418,7 @@ func (a *agent) switchApplications(ctx context.Context, u *specUpdate, from, to 
 			u.Unstarted = append(u.Unstarted, app.Name)
 		}
 	}
-	a.startAt, a.startWait = time.Time{}, 0
+	a.starts.Succeeded()
 	return toFailure(ctx, resource.FailedApplication, err)
 }
 

@@ -7,6 +7,7 @@ import (
 	"io"
 	"time"
 
+	"github.com/edgebus/edgebus/topics/backoff"
 	"github.com/edgebus/edgebus/topics/resource"
 	"github.com/edgebus/edgebus/topics/schedule"
 )
@@ -54,32 +55,19 @@ func (a *agent) awaitWindows(ctx context.Context, spec resource.RenderedSpec) (w
 	return a.awaitWindows(ctx, spec) // it may have taken a while
 }
 
-// failedDownload is an attempt to download the OS image of a spec that failed.
+// failedDownload is a spec whose OS image could not be downloaded.
 type failedDownload struct {
 	spec string // digest
-	at   time.Time
-	wait time.Duration // from at to the next attempt
+	backoff.Retry
 }
 
-// The download of an OS image that failed is tried again after these times, which double from the first to the last.
-const (
-	minDownloadRetry = 10 * time.Second
-	maxDownloadRetry = 10 * time.Minute
-)
-
-// next returns the wait until the next attempt; 0: it is due. A clock that was set back makes it due.
-func (d failedDownload) next(spec string, now time.Time) time.Duration {
-	passed := now.Sub(d.at)
-	if d.spec != spec || passed < 0 {
-		return 0
-	}
-	return max(0, d.wait-passed)
-}
+// downloadRetry is the wait before the download of an OS image that failed is tried again.
+var downloadRetry = backoff.Backoff{Min: 10 * time.Second, Max: 10 * time.Minute}
 
 // downloadOS downloads the OS image of a spec whose other contents were downloaded. An image that can't be downloaded before the update's
 // window is left to the switch. wait is the time until the next attempt.
 func (a *agent) downloadOS(ctx context.Context, spec resource.RenderedSpec, digest string, update time.Duration) (wait time.Duration, err error) {
-	if wait := a.osDownload.next(digest, a.now()); wait > 0 {
+	if wait := a.osDownload.Left(downloadRetry, a.now()); wait > 0 && a.osDownload.spec == digest {
 		return min(wait, windowPoll), nil
 	}
 	image := ""
@@ -98,11 +86,10 @@ func (a *agent) downloadOS(ctx context.Context, spec resource.RenderedSpec, dige
 	case current.Err() != nil:
 		return 0, context.Cause(current)
 	case err != nil:
-		wait = minDownloadRetry
-		if a.osDownload.spec == digest {
-			wait = min(2*a.osDownload.wait, maxDownloadRetry)
+		if a.osDownload.spec != digest {
+			a.osDownload = failedDownload{spec: digest}
 		}
-		a.osDownload = failedDownload{digest, a.now(), wait}
+		wait = a.osDownload.Failed(downloadRetry, a.now())
 		a.log.Warn().Err(err).Str("image", image).Dur("retry_in", wait).Msg("an OS image can't be downloaded before the update's window")
 		a.progress(spec.RenderedVersion, stepWindow, fmt.Errorf("it is applied from %s on; until then the download of its OS image is tried again: %w",
 			a.now().Add(update).UTC().Truncate(time.Second).Format(time.RFC3339), err))

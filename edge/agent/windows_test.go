@@ -133,7 +133,7 @@ func TestOSImageIsDownloadedAheadOfTheSwitch(t *testing.T) {
 	require.Zero(t, m.downloads)
 
 	*now = time.Date(2026, 11, 2, 20, 0, 0, 0, time.UTC)
-	for n, wait := range []time.Duration{minDownloadRetry, 2 * minDownloadRetry} {
+	for n, wait := range []time.Duration{downloadRetry.Min, 2 * downloadRetry.Min} {
 		require.Equal(t, wait, r.runOnce(t.Context()))
 		require.Equal(t, wait, r.runOnce(t.Context()), "it is not tried before")
 		require.Equal(t, n+1, m.downloads)

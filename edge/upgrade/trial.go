@@ -34,9 +34,6 @@ type coreControl struct {
 	connected func() error
 }
 
-// errNoState is of a core that is too old to tell its state.
-var errNoState = errors.New("this version does not tell its state")
-
 // askTimeout is how long a core may take to tell its state.
 const askTimeout = 2 * time.Second
 
@@ -67,8 +64,6 @@ func askCore(ctx context.Context, dataDir string) (r coreState, err error) {
 	switch {
 	case err != nil:
 		return r, fmt.Errorf("it does not answer: %w", err)
-	case res.StatusCode == http.StatusNotFound:
-		return r, errNoState
 	case res.StatusCode != http.StatusOK:
 		return r, fmt.Errorf("it is not ready: %s", strings.TrimSpace(string(text)))
 	}
@@ -161,9 +156,6 @@ func (c *coreControl) try(ctx context.Context, up upgradeRecord, limit time.Dura
 // well says why the core on trial is not well, and the reason that this is if it stays so.
 func (c *coreControl) well(ctx context.Context, version string) (reason string, err error) {
 	r, err := askCore(ctx, c.config.Core.Data)
-	if errors.Is(err, errNoState) { // a downgrade
-		return resource.UpgradeFailedConnection, c.connected()
-	}
 	if err != nil {
 		return resource.UpgradeFailedHang, err
 	}
@@ -191,7 +183,7 @@ func (c *coreControl) revived(ctx context.Context) error {
 		if err == nil {
 			err = checkSound(r)
 		}
-		if err == nil || errors.Is(err, errNoState) {
+		if err == nil {
 			return nil
 		}
 		if time.Now().After(over) {
@@ -235,7 +227,7 @@ func (c *coreControl) ready(ctx context.Context, o resource.UpgradeOrder) error 
 	if err == nil {
 		err = errors.Join(checkSound(r), checkHeard(r, c.config.Trial.Watch))
 	}
-	if err != nil && !errors.Is(err, errNoState) {
+	if err != nil {
 		return notReadyError{fmt.Errorf("the present core is not well: %w", err)}
 	}
 	return c.within(ctx, o)
@@ -287,9 +279,6 @@ func (c *coreControl) missed(ctx context.Context, p *probationRecord) (known boo
 		return false, nil
 	}
 	r, err := askCore(ctx, c.config.Core.Data)
-	if errors.Is(err, errNoState) {
-		return true, nil
-	}
 	if len(r.Links) > 0 {
 		p.Hub = cmp.Or(r.Links[0].Peer, p.Hub)
 	}

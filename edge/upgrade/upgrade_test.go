@@ -148,10 +148,14 @@ type testHost struct {
 	s *testService
 }
 
-// newTestHost makes a host whose core does not tell its state.
+// newTestHost makes a host whose core works alone, in the version with which it was started last.
 func newTestHost(t *testing.T) *testHost {
 	t.Helper()
-	return newTestHostWith(t, http.NotFoundHandler())
+	var h *testHost
+	h = newTestHostWith(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		fmt.Fprintf(w, `{"version":%q,"links":[{"state":"alone"}]}`, versionDir{h.o.Config.Dir}.linked(linkCurrent))
+	}))
+	return h
 }
 
 func newTestHostWith(t *testing.T, state http.Handler) *testHost {
@@ -584,7 +588,10 @@ func TestACommandThatIsNotAllowedIsRefusedBeforeAnythingIsChanged(t *testing.T) 
 		return failf(resource.UpgradeFailedRefused, "this node allows no command %q", argv)
 	}
 	var ran []string
-	h.o.Run = func(_ context.Context, argv, _ []string) error { ran = append(ran, argv[0]); return nil }
+	h.o.Run = func(_ context.Context, argv, _ []string) error {
+		ran = append(ran, argv[0])
+		return versionDir{h.o.Config.Dir}.link(linkCurrent, "v1.1.0")
+	}
 	h.o.BeforeStep = func(step string) {
 		require.False(t, order.ID != "3" && (step == stepBackUp || step == stepSwitch || step == resource.StepRollingBack), step)
 	}
