@@ -9,10 +9,9 @@
 //	target.go       Target: a hub's addresses and the credentials for it
 //	kubeconfig.go   contexts, clusters and users in kubeconfigs
 //	pin.go          a hub's authority, taken from the hub by its fingerprint
-//	hub.go          Hub: a command that asks the API; objects that it reads and watches
+//	hub.go          Hub: a command that asks the API; objects that it reads and watches; completion of names
 //	nodes.go        what several commands ask about nodes: near names, which are offline, which wait for approval
 //	broker.go       Broker: a command that talks MQTT
-//	complete.go     completion of contexts and objects' names
 //
 // # Where to add
 //

@@ -4,16 +4,14 @@
 //
 // # Files, in reading order
 //
-//	twin.go       twin get, twin watch
-//	twinset.go    twin set, and how it waits for the device
+//	twin.go       twin get, twin watch, twin set, and how that waits for the device
 //	call.go       call: a command to a device, by MQTT
 //	tree.go       tree: a node's topics, live or once
 //	messages.go   pub, sub
-//	complete.go   completion of devices and properties
 //
 // # Where to add
 //
 //   - a command on a device: a file here, and its name in Commands (twin.go).
 //   - a column of a twin: cloud/cli/printer/twin.go, which describe prints, too.
-//   - a reason why a desired value isn't applied: desiredWrite.outcome (twinset.go).
+//   - a reason why a desired value isn't applied: desiredWrite.outcome (twin.go).
 package devices

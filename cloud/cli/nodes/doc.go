@@ -9,13 +9,13 @@
 //	join.go            invite, approve, deny, node revoke, node decommission: how nodes join and leave
 //	authority.go       authority: the certificates of the hub's authority
 //	mapper.go          mapper add: a mapper's credential in the core's settings
-//	rollout.go         rollout: pause, resume, undo, history; rolloutstatus.go: rollout status
+//	rollout.go         rollout
 //	upgrade.go         upgrade
 //	artifact.go        artifact: signed bundles of programs; blob.go: contents by digest
 //
 // # Where to add
 //
 //   - a command on nodes: a file here, and its name in Commands (join.go).
-//   - a part of the line that shows a rollout: progressLine (rolloutstatus.go).
+//   - a part of the line that shows a rollout: progressLine (rollout.go).
 //   - a kind that only gets shown: nothing, get and describe do that.
 package nodes

@@ -4,7 +4,7 @@
 //
 // # Files, in reading order
 //
-//	ref.go        KIND [NAME…] on a command line, and kinds
+//	ref.go        KIND [NAME…] on a command line and in completion, and kinds
 //	get.go        get: tables, documents, names
 //	watch.go      watch, and get -w: which values of an object have changed
 //	describe.go   describe
@@ -12,7 +12,6 @@
 //	apply.go      apply
 //	delete.go     delete
 //	export.go     export
-//	complete.go   completion of kinds and names
 //
 // # Where to add
 //
