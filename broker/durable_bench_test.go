@@ -14,7 +14,6 @@ import (
 	"github.com/mochi-mqtt/server/v2/packets"
 	"github.com/rs/zerolog"
 	"github.com/stretchr/testify/require"
-	"go.etcd.io/bbolt"
 
 	"github.com/edgebus/edgebus/broker/journal"
 	"github.com/edgebus/edgebus/topics"
@@ -23,8 +22,7 @@ import (
 const benchPayload = 256
 
 // BenchmarkOffline is QoS 1 to an offline session, acknowledged when on disk, beside
-// what the disk can do with the same bytes: groups appended and synced, and groups
-// put into bbolt.
+// what the disk can do with the same bytes: groups appended and synced.
 func BenchmarkOffline(b *testing.B) {
 	for _, shape := range []struct{ publishers, inflight int }{{1, 256}, {1, 1000}, {50, 64}} {
 		b.Run(fmt.Sprintf("broker/%dx%d", shape.publishers, shape.inflight), func(b *testing.B) {
@@ -34,7 +32,6 @@ func BenchmarkOffline(b *testing.B) {
 	for _, group := range []int{256, 1000, 3200} {
 		b.Run(fmt.Sprintf("append+fsync/%d", group), func(b *testing.B) { benchAppend(b, group) })
 		b.Run(fmt.Sprintf("journal/%d", group), func(b *testing.B) { benchJournal(b, group) })
-		b.Run(fmt.Sprintf("bbolt/%d", group), func(b *testing.B) { benchBolt(b, group) })
 	}
 }
 
@@ -155,28 +152,6 @@ func benchJournal(b *testing.B, group int) {
 			})
 		}
 		all.Wait()
-	}
-	msgRate(b)
-}
-
-func benchBolt(b *testing.B, group int) {
-	db, err := bbolt.Open(filepath.Join(b.TempDir(), "db"), 0o600, &bbolt.Options{NoFreelistSync: true, FreelistType: bbolt.FreelistMapType})
-	require.NoError(b, err)
-	defer db.Close()
-	require.NoError(b, db.Update(func(tx *bbolt.Tx) error { _, err := tx.CreateBucket([]byte("q")); return err }))
-	value := make([]byte, benchPayload+24)
-	b.ResetTimer()
-	for i := 0; i < b.N; i += group {
-		require.NoError(b, db.Update(func(tx *bbolt.Tx) error {
-			bucket := tx.Bucket([]byte("q"))
-			bucket.FillPercent = 0.9 // keys grow
-			for k := i; k < min(i+group, b.N); k++ {
-				if err := bucket.Put(binary.BigEndian.AppendUint64(nil, uint64(k)), value); err != nil {
-					return err
-				}
-			}
-			return nil
-		}))
 	}
 	msgRate(b)
 }

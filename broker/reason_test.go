@@ -36,13 +36,6 @@ func TestAQuotasReasonHasTheRuleBeforeTheName(t *testing.T) {
 	require.Equal(t, "one user may have 1 connections at most (limits.perUser), as many as op has", more.connack.Properties.ReasonString)
 }
 
-func TestAPublishToATopicOfOneLevelIsRefusedWithTheRuleFirst(t *testing.T) {
-	b := startBroker(t, nil)
-	err := b.admission.check(Message{Topic: "lamp", QoS: 1, Props: Properties{User: make([]UserProperty, maxUserProperties+1)}, Publisher: &Identity{}})
-	require.Equal(t, resource.Quota, kindOf(err))
-	require.Regexp(t, `^more than \d+ user properties: topic "lamp"$`, reasonOf(err))
-}
-
 // A node says within its keep-alive that it lives, and the hub's doctor can say when.
 func TestABrokerKnowsWhenAClientWasLastHeardOf(t *testing.T) {
 	b := startBroker(t, nil)

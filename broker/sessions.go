@@ -15,9 +15,6 @@ import (
 // errEndedByOperator is the reason for disconnecting the client of a session that an operator ends.
 var errEndedByOperator = errors.New("an operator has ended the session")
 
-// Administers reports whether the identity is an operator of all nodes of the hub, or on a node's own broker of that node.
-func (b *Broker) Administers(id Identity) bool { return b.acl.administers(&id) }
-
 // MayRead reports whether the identity may receive what is published to a topic.
 func (b *Broker) MayRead(id Identity, topic string) bool { return b.acl.read(&id, topic) }
 
@@ -105,9 +102,9 @@ func (b *Broker) EndIdentity(ended func(*Identity) bool, reason string) (connect
 }
 
 // ServeSessions answers GET with the list of sessions, and DELETE by ending the session of the client in the parameter
-// client. Only identities that Administers are permitted.
+// client. Only operators of all nodes are permitted, on a node's own broker of that node.
 func (b *Broker) ServeSessions(w http.ResponseWriter, r *http.Request, id Identity) error {
-	if !b.Administers(id) {
+	if !b.acl.administers(&id) {
 		return resource.Errorf(resource.Forbidden, "", "sessions are for operators of all nodes, on a node's own broker of that node (auth.users)")
 	}
 	w.Header().Set("Content-Type", "application/json")
