@@ -29,7 +29,7 @@ func openAuthority(cfg *configs.Hub, st *bolt.Store, log zerolog.Logger) (*enrol
 	given := cfg.Auth.Authority
 	authority, err := enroll.OpenAuthority(enroll.AuthorityOptions{
 		Dir: cfg.Data.Dir, Cert: given.Cert, Key: given.Key, Names: cfg.Hub.Address, NodeValidity: given.NodeValidity,
-		Reader: st, Writer: st, Log: log,
+		Reader: st, Writer: objects.Records(st), Log: log,
 	})
 	if err != nil {
 		return nil, err
@@ -87,7 +87,7 @@ func openBearer(ctx context.Context, a configs.HubAuth, st interface {
 		return there
 	}
 	b.Tokens, err = identity.NewTokens(ctx, identity.Options{
-		Reader: st, Writer: st, Log: log,
+		Reader: st, Writer: objects.Records(st), Log: log,
 		Taken: func(name string) bool {
 			return b.IsNode(name) || slices.ContainsFunc(a.Users, func(u configs.User) bool { return u.Name == name })
 		},

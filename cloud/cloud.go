@@ -138,7 +138,7 @@ func Run(ctx context.Context, o Options) (err error) {
 		return err
 	}
 	enrollment := enroll.New(enroll.Options{
-		Authority: authority, Reader: st, Writer: st, Watcher: st, Objects: registry.Controller("enroll"), Log: log,
+		Authority: authority, Reader: st, Writer: objects.Records(st), Watcher: st, Objects: registry.Controller("enroll"), Log: log,
 		Tree: commands, Presence: commands, Broker: func() enroll.Broker { return br }, Hub: identity.ID.String(),
 		Mode: cfg.Auth.Enrollment, NodeLabels: cfg.Auth.NodeLabels, CheckReferences: judgeJoining(registry),
 		Reserved: isReservedName(cfg.Auth, bearer.Tokens.HasUser), Address: func() string { return hubAddress(cfg, br.Addrs()) },
@@ -172,7 +172,7 @@ func Run(ctx context.Context, o Options) (err error) {
 	// The API.
 	space := dir.Space(log, nil)
 	handler := api.New(api.Options{
-		Objects: registry, Reader: st, Writer: st, Watcher: st, Log: log, Authenticate: br.SignIn, Metrics: metrics.Handler(), Version: o.Version,
+		Objects: registry, Reader: st, Watcher: st, Log: log, Authenticate: br.SignIn, Metrics: metrics.Handler(), Version: o.Version,
 		Links: linkReporter(identity.ID, twins, br, commits, rules, space, o.Version), Ready: map[string]func(context.Context) error{"store": storesReady(commits)},
 		Sessions: br.ServeSessions, MaxBody: int64(cfg.Limits.Request), Watches: cfg.Limits.Watches, Blobs: blobServer.ServeHTTP, Content: content.ReadAt,
 		Enrollment: enrollment, Presence: twins, OwnOnly: cfg.HTTP.Discovery == "own",

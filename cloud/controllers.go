@@ -41,27 +41,27 @@ type controllerOptions struct {
 
 // newControllers makes all that acts on objects, and returns what runs it.
 func newControllers(o controllerOptions) func(context.Context) error {
-	cfg, st, record := o.Config.Sources, o.Store, o.Recorder.Record
+	cfg, st, records, record := o.Config.Sources, o.Store, objects.Records(o.Store), o.Recorder.Record
 	resolver := sources.NewResolver(sources.ResolverOptions{
 		Client:  sources.New(sources.Options{Allow: parseNetworks(cfg.Allow), Dir: filepath.Join(o.Config.Data.Dir, "sources")}),
-		Objects: o.Registry.Controller("sources"), Reader: st, Writer: st, Blobs: o.Blobs, Interval: cfg.Interval,
+		Objects: o.Registry.Controller("sources"), Reader: st, Writer: records, Blobs: o.Blobs, Interval: cfg.Interval,
 	})
 	all := slices.Concat(
 		newProjectionControllers(o.Twins, o.Projections),
 		resolver.Controllers(),
 		[]control.Controller{
 			render.NewController(render.Options{
-				Objects: o.Registry.Controller("render"), Reader: st, Writer: st, Blobs: o.Blobs, Sources: resolver, Record: record, Metrics: o.Metrics,
+				Objects: o.Registry.Controller("render"), Reader: st, Writer: records, Blobs: o.Blobs, Sources: resolver, Record: record, Metrics: o.Metrics,
 			}),
 			enroll.LabelsController(o.Registry.Controller("node-labels")),
-			upgrade.Controller(upgrade.Options{Objects: o.Registry, Reader: st, Writer: st, Record: record}),
+			upgrade.Controller(upgrade.Options{Objects: o.Registry, Reader: st, Writer: records, Record: record}),
 			resourcesync.NewController(resourcesync.Options{
 				Objects: o.Registry, Reader: st, Sources: resolver, Content: o.Blobs.ReadAt, Record: record, Interval: cfg.Interval,
 			}),
 		},
 		fleet.Controllers(fleet.Options{Objects: o.Registry, Reader: st, Sources: resolver, Record: record, Poll: cfg.Interval}),
 		discovery.Controllers(discovery.Options{
-			Objects: o.Registry, Reader: st, Writer: st, Record: record, Log: o.Log,
+			Objects: o.Registry, Reader: st, Writer: records, Record: record, Log: o.Log,
 			Reports: func(kind topics.Kind) discovery.Reports { return twinReports{o.Twins.Reports(kind)} },
 		}),
 	)

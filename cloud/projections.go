@@ -59,10 +59,10 @@ func newProjectionControllers(tw *twin.Twins, rows []twin.Projection) (list []co
 // followUpgradeReports keeps a record of what each node reports of upgrades, for their controller.
 func followUpgradeReports(tw *twin.Twins, st store.Store, log zerolog.Logger) func(context.Context) error {
 	return func(ctx context.Context) error {
-		reports := tw.Reports(topics.KindUpgradeStatus)
+		reports, records := tw.Reports(topics.KindUpgradeStatus), objects.Records(st)
 		defer reports.Close()
 		storeReports(ctx, reports.Next, func(r twin.Report) error {
-			err := upgrade.StoreReport(ctx, st, st, r.Node, r.Value)
+			err := upgrade.StoreReport(ctx, st, records, r.Node, r.Value)
 			if err != nil {
 				log.Warn().Err(err).Str("node", r.Node).Msg("what a node reports of an upgrade can't be stored, and is stored later")
 			}

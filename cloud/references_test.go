@@ -60,7 +60,7 @@ func newReferenceHub(t *testing.T) *referenceHub {
 		Reader: st, Writer: st, Log: zerolog.Nop(), Seal: controltest.PlainSealer{}, Managers: api.Managers(), NodeReferences: nodeReferences(st), Fetched: sources.IsFetched(st),
 	})}
 	r.api = api.New(api.Options{
-		Objects: r.objs, Reader: st, Writer: st, Watcher: st, Log: zerolog.Nop(),
+		Objects: r.objs, Reader: st, Watcher: st, Log: zerolog.Nop(),
 		Authenticate: func(req *http.Request) (broker.Identity, error) { return refererRights[req.Header.Get("As")], nil },
 	})
 	source, err := json.Marshal(resource.Reference{Type: resource.RefGit, Source: "private", Files: []resource.InlineFile{{Path: "/key", Digest: fetchedDigest, Size: 3}}})

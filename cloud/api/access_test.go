@@ -48,7 +48,7 @@ func authenticateByHeader(r *http.Request) (broker.Identity, error) {
 
 // newHubWithUsers is a hub with a device on n1, one on n2, and one on no node.
 func newHubWithUsers(t *testing.T) *hub {
-	h := newHub(t, withSealer(t), func(o *Options) {
+	h := newHub(t, withSealer(t), func(o *hubOptions) {
 		o.Authenticate = authenticateByHeader
 		o.Metrics = http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { writeText(w, http.StatusOK, "figures") })
 		o.Links = func(node string, most int) (r resource.LinkReport) {
@@ -191,7 +191,7 @@ func TestNobodyActsForSomebodyElse(t *testing.T) {
 	h.refused(403, "Forbidden", "PATCH", apiRoot+"/nodes/n2", `{"metadata":{"owner":"Fleet/shops"}}`, "As", "boss", "Content-Type", mergePatch)
 
 	anonymous := broker.Identity{Roles: []topics.Role{topics.RoleOperator}, Nodes: []string{"*"}}
-	h = newHub(t, withSealer(t), func(o *Options) {
+	h = newHub(t, withSealer(t), func(o *hubOptions) {
 		o.Authenticate = func(*http.Request) (broker.Identity, error) { return anonymous, nil }
 	})
 	h.refused(403, "Forbidden", "GET", "/api/v1/secrets", "", controller...)
@@ -422,7 +422,7 @@ func TestAReviewInProtobuf(t *testing.T) {
 
 // One user leaves others room to watch, whoever it is.
 func TestWatchesOfOneUserLeaveRoom(t *testing.T) {
-	h := newHub(t, func(o *Options) { o.Authenticate, o.Watches = authenticateByHeader, 4 })
+	h := newHub(t, func(o *hubOptions) { o.Authenticate, o.Watches = authenticateByHeader, 4 })
 	path := apiRoot + "/devices?watch=true"
 	first := h.watch(path, "As", "boss")
 	h.watch(path, "As", "boss")
@@ -436,7 +436,7 @@ func TestWatchesOfOneUserLeaveRoom(t *testing.T) {
 
 // A watch ends with the certificate that it was opened with, and so does the trust in who has it.
 func TestAWatchEndsWithItsCertificate(t *testing.T) {
-	h := newHub(t, func(o *Options) {
+	h := newHub(t, func(o *hubOptions) {
 		o.Authenticate = func(*http.Request) (broker.Identity, error) {
 			return broker.Identity{User: "ann", Roles: []topics.Role{topics.RoleViewer}, Nodes: []string{"*"}, Expires: o.Now().Add(time.Millisecond)}, nil
 		}
@@ -447,7 +447,7 @@ func TestAWatchEndsWithItsCertificate(t *testing.T) {
 }
 
 func TestWatchesLeaveRoom(t *testing.T) {
-	h := newHub(t, func(o *Options) { o.Watches = 1 })
+	h := newHub(t, func(o *hubOptions) { o.Watches = 1 })
 	first := h.watch(apiRoot + "/devices?watch=true")
 	require.Equal(t, "there are as many watches as there may be: 1 (limits.watches)",
 		h.refused(429, "TooManyRequests", "GET", apiRoot+"/devices?watch=true", ""))
@@ -471,7 +471,7 @@ func TestNotFoundNamesANearName(t *testing.T) {
 
 // kubectl leaves a password out over plain HTTP, so that somebody who gave one is told nothing of it otherwise.
 func TestWhoIsNotSignedInIsToldThatKubectlSendsNoPasswordOverHTTP(t *testing.T) {
-	h := newHub(t, withSealer(t), func(o *Options) {
+	h := newHub(t, withSealer(t), func(o *hubOptions) {
 		o.Authenticate = func(*http.Request) (broker.Identity, error) {
 			return broker.Identity{Roles: []topics.Role{topics.RoleOperator}, Nodes: []string{"*"}}, nil
 		}
@@ -503,7 +503,7 @@ func TestAReviewIsSmall(t *testing.T) {
 
 func TestSite(t *testing.T) {
 	sick := errors.New("not in step")
-	h := newHub(t, func(o *Options) {
+	h := newHub(t, func(o *hubOptions) {
 		o.Metrics = http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { writeText(w, 200, "metric 1\n") })
 		o.Ready = map[string]func(context.Context) error{"twin": func(context.Context) error { return sick }}
 	})
@@ -568,7 +568,7 @@ func (l *logLine) lines(with ...string) (n int) {
 
 func TestWhoReadsSecretsIsLogged(t *testing.T) {
 	var log logLine
-	h := newHub(t, withSealer(t), func(o *Options) { o.Authenticate, o.Log = authenticateByHeader, zerolog.New(&log) })
+	h := newHub(t, withSealer(t), func(o *hubOptions) { o.Authenticate, o.Log = authenticateByHeader, zerolog.New(&log) })
 	const at = "/api/v1/namespaces/default/secrets"
 	h.ok("POST", at, `{"metadata":{"name":"s"},"data":{"a":"cGFzc3dvcmQ="}}`, "As", "boss")
 	h.ok("GET", at+"/s", "", "As", "boss")

@@ -34,15 +34,12 @@ const defaultLinks = 100
 // Options are what the API needs.
 type Options struct {
 	Reader  store.Reader
-	Writer  store.Writer
 	Watcher store.Watcher
 	Log     zerolog.Logger
 	Now     func() time.Time
 	// Authenticate authenticates the sender of a request. Without it every client may do everything.
 	Authenticate func(*http.Request) (broker.Identity, error)
-	// Seal encrypts Secrets for the store. Without it there are no Secrets.
-	Seal objects.Sealer
-	// Objects reads and writes objects; nil: made of what is above.
+	// Objects reads and writes objects; nothing is written in another way.
 	Objects *objects.Registry
 	// Kinds are the kinds that are served. Default: Kinds() and their dialects.
 	Kinds []Kind
@@ -68,8 +65,6 @@ type Options struct {
 	Enrollment Enrollment
 	// Ready are the checks of /readyz, by name.
 	Ready map[string]func(context.Context) error
-	// Suffix completes a generateName. If the name is taken it is called again. Default: random letters.
-	Suffix func() string
 	// MaxBody bounds the body of a request, in bytes. Default: 3 MiB.
 	MaxBody int64
 	// Watches bounds the watches at one time, of which one user may have half. 0: no bound.
@@ -97,11 +92,6 @@ func (o *Options) setDefaults() {
 	}
 	if o.Kinds == nil {
 		o.Kinds = addDialects(Kinds())
-	}
-	if o.Objects == nil {
-		o.Objects = objects.New(objects.Options{
-			Reader: o.Reader, Writer: o.Writer, Log: o.Log, Now: o.Now, Seal: o.Seal, Suffix: o.Suffix, Managers: managersOf(o.Kinds),
-		})
 	}
 	o.MaxBody = cmp.Or(o.MaxBody, 3<<20)
 	o.Bookmarks = cmp.Or(o.Bookmarks, time.Minute)

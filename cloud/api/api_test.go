@@ -18,6 +18,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/edgebus/edgebus/broker"
+	"github.com/edgebus/edgebus/cloud/objects"
 	"github.com/edgebus/edgebus/cloud/store"
 	"github.com/edgebus/edgebus/cloud/store/bolt"
 	"github.com/edgebus/edgebus/topics"
@@ -44,15 +45,32 @@ type hub struct {
 	now   time.Time
 }
 
-func newHub(t *testing.T, change ...func(*Options)) *hub {
+// hubOptions are the API's, and what its objects are written with.
+type hubOptions struct {
+	Options
+	Writer store.Writer
+	Seal   objects.Sealer
+	Suffix func() string
+}
+
+func newAPI(o hubOptions) http.Handler {
+	if o.Objects == nil {
+		o.Objects = objects.New(objects.Options{
+			Reader: o.Reader, Writer: o.Writer, Log: o.Log, Now: o.Now, Seal: o.Seal, Suffix: o.Suffix, Managers: Managers(),
+		})
+	}
+	return New(o.Options)
+}
+
+func newHub(t *testing.T, change ...func(*hubOptions)) *hub {
 	st, err := bolt.Open(bolt.Options{Path: filepath.Join(t.TempDir(), "hub.db"), Tombstones: 16})
 	require.NoError(t, err)
 	h := &hub{t: t, store: st, now: time.Date(2026, 11, 21, 10, 0, 0, 0, time.UTC)}
-	o := Options{Reader: st, Writer: st, Watcher: st, Log: zerolog.New(zerolog.NewTestWriter(t)), Now: h.clock}
+	o := hubOptions{Writer: st, Options: Options{Reader: st, Watcher: st, Log: zerolog.New(zerolog.NewTestWriter(t)), Now: h.clock}}
 	for _, c := range change {
 		c(&o)
 	}
-	server := httptest.NewServer(New(o))
+	server := httptest.NewServer(newAPI(o))
 	h.url = server.URL
 	t.Cleanup(func() {
 		server.CloseClientConnections()
@@ -208,7 +226,7 @@ func TestForms(t *testing.T) {
 }
 
 func TestBodyLimit(t *testing.T) {
-	h := newHub(t, func(o *Options) { o.MaxBody = 1000 })
+	h := newHub(t, func(o *hubOptions) { o.MaxBody = 1000 })
 	h.refused(413, "RequestEntityTooLarge", "POST", namespaceRoot+"/devices", lampJSON(`,"annotations":{"a":"`+strings.Repeat("x", 1000)+`"}`, ""))
 }
 
@@ -433,7 +451,7 @@ func (s *watchStream) expect(want ...string) {
 }
 
 // asUser makes everybody an operator of all nodes, but As: controller.
-func asUser(o *Options) {
+func asUser(o *hubOptions) {
 	o.Authenticate = func(r *http.Request) (broker.Identity, error) {
 		role := topics.RoleOperator
 		if r.Header.Get("As") == "controller" {

@@ -30,7 +30,7 @@ func benchHub(b *testing.B) (http.Handler, *bolt.Store) {
 	st, err := bolt.Open(bolt.Options{Path: filepath.Join(b.TempDir(), "hub.db")})
 	require.NoError(b, err)
 	b.Cleanup(func() { require.NoError(b, st.Close()) })
-	h := New(Options{Reader: st, Writer: st, Watcher: st, Log: zerolog.Nop()})
+	h := newAPI(hubOptions{Writer: st, Options: Options{Reader: st, Watcher: st, Log: zerolog.Nop()}})
 	require.Equal(b, http.StatusCreated, serveRequest(h, http.MethodPost, namespaceRoot+"/devicemodels", benchModel()).Code)
 	var all sync.WaitGroup
 	var next atomic.Int64
@@ -172,7 +172,7 @@ func BenchmarkWatchersOfOthers(b *testing.B) {
 		st, err := bolt.Open(bolt.Options{Path: filepath.Join(b.TempDir(), "hub.db")})
 		require.NoError(b, err)
 		b.Cleanup(func() { require.NoError(b, st.Close()) })
-		*h = New(Options{Reader: st, Writer: st, Watcher: st, Log: zerolog.Nop()})
+		*h = newAPI(hubOptions{Writer: st, Options: Options{Reader: st, Watcher: st, Log: zerolog.Nop()}})
 		runParallel(nodes, 256, func(i int) {
 			o := store.Object{Key: store.Key{Kind: resource.KindNode, Name: fmt.Sprint("n", i)}, Data: fmt.Appendf(nil, `{"metadata":{"name":"n%d"}}`, i)}
 			if _, err := st.Create(context.Background(), o); err != nil {

@@ -108,6 +108,6 @@ func TestModelReleasedAtStart(t *testing.T) {
 	_, err := h.store.Delete(context.Background(), store.Key{Kind: "Device", Namespace: "default", Name: "lamp"}, 0)
 	require.NoError(t, err)
 	h.ok("GET", namespaceRoot+"/devicemodels/dimmable", "")
-	New(Options{Reader: h.store, Writer: h.store, Watcher: h.store, Log: zerolog.Nop()})
+	newAPI(hubOptions{Writer: h.store, Options: Options{Reader: h.store, Watcher: h.store, Log: zerolog.Nop()}})
 	h.refused(404, "NotFound", "GET", namespaceRoot+"/devicemodels/dimmable", "")
 }

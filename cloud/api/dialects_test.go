@@ -350,7 +350,7 @@ func TestJobsAreUpgradesOfTheirAction(t *testing.T) {
 // Dialects that are left out of discovery are served all the same: k9s opens the first kind that it finds under :devices.
 func TestDialectsAreLeftOutOfDiscovery(t *testing.T) {
 	for _, own := range []bool{false, true} {
-		h := newHub(t, asUser, func(o *Options) { o.OwnOnly = own })
+		h := newHub(t, asUser, func(o *hubOptions) { o.OwnOnly = own })
 		groups := string(h.ok("GET", "/apis", "", "Accept", "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList").body) + string(h.ok("GET", "/apis", "").body)
 		require.Contains(t, groups, "edgebus.io")
 		require.Contains(t, groups, "events.k8s.io")

@@ -45,7 +45,7 @@ func TestFlightctlsEnrollment(t *testing.T) {
 func TestAnEnrollerAsksAndDoesNothingElse(t *testing.T) {
 	var waiting []string
 	full := false
-	h := newHub(t, func(o *Options) {
+	h := newHub(t, func(o *hubOptions) {
 		o.Authenticate = authenticateByHeader
 		o.Enrollment = fakeEnrollment{count: func(name string) (func(), error) {
 			if full {

@@ -72,7 +72,7 @@ func flightctlCalls(t *testing.T) (served, others [][2]string) {
 
 // flightctlHub has an object for each of flightctl's paths.
 func flightctlHub(t *testing.T) *hub {
-	h := newHub(t, asUser, func(o *Options) {
+	h := newHub(t, asUser, func(o *hubOptions) {
 		o.Enrollment = fakeEnrollment{}
 	})
 	h.ok("POST", "/api/v1/devices", `{"apiVersion":"v1beta1","kind":"Device","metadata":{"name":"n7","labels":{"alias":"press","site":"hall"}},"spec":{}}`)
@@ -129,7 +129,7 @@ func TestFlightctlsCallsAreServedAsDocumented(t *testing.T) {
 
 // flightctl's clients sign in with a token, and are told so before they have one.
 func TestFlightctlsLoginIsToldOfTokens(t *testing.T) {
-	h := newHub(t, func(o *Options) { o.Authenticate = authenticateByHeader })
+	h := newHub(t, func(o *hubOptions) { o.Authenticate = authenticateByHeader })
 	config := h.ok("GET", "/api/v1/auth/config", "")
 	require.Equal(t, "k8s", config.str("providers.0.spec.providerType"), "of all its types the one that needs a token")
 	require.Equal(t, 401, h.do("GET", "/api/v1/auth/validate", "").code)

@@ -20,10 +20,10 @@ import (
 )
 
 // withSealer gives the hub a key for Secrets.
-func withSealer(t *testing.T) func(*Options) {
+func withSealer(t *testing.T) func(*hubOptions) {
 	key, err := seal.Create(t.TempDir())
 	require.NoError(t, err)
-	return func(o *Options) { o.Seal = key }
+	return func(o *hubOptions) { o.Seal = key }
 }
 
 // readSamples are objects in which every field has a value, one or more of each kind.

@@ -245,7 +245,7 @@ func (g goneWatcher) Next(context.Context) ([]store.Event, error) {
 func (g goneWatcher) Close() {}
 
 func TestWatchGoneMidway(t *testing.T) {
-	h := newHub(t, func(o *Options) { o.Watcher = goneWatcher{} })
+	h := newHub(t, func(o *hubOptions) { o.Watcher = goneWatcher{} })
 	w := h.watch(namespaceRoot + "/devices?watch=true")
 	event := w.next()
 	require.Equal(t, "ERROR", event.str("type"))
@@ -257,7 +257,7 @@ func TestWatchGoneMidway(t *testing.T) {
 }
 
 func TestBookmarks(t *testing.T) {
-	h := newHub(t, func(o *Options) { o.Bookmarks = 20 * time.Millisecond })
+	h := newHub(t, func(o *hubOptions) { o.Bookmarks = 20 * time.Millisecond })
 	h.devices(1)
 	w := h.watch(namespaceRoot + "/devices?watch=true&sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true")
 	w.expect("ADDED d00")

@@ -32,7 +32,7 @@ func (h heldTurn) List(ctx context.Context, kind string, opts store.ListOptions)
 func TestEachUserHasTurnsOfTheirOwn(t *testing.T) {
 	h := newHub(t)
 	reader := heldTurn{h.store, make(chan struct{}, 64), make(chan struct{})}
-	handler := New(Options{Reader: reader, Writer: h.store, Watcher: h.store, Authenticate: func(r *http.Request) (broker.Identity, error) { return authenticateByHeader(r) }})
+	handler := newAPI(hubOptions{Writer: h.store, Options: Options{Reader: reader, Watcher: h.store, Authenticate: func(r *http.Request) (broker.Identity, error) { return authenticateByHeader(r) }}})
 	const lists = 32
 	done := make(chan int, lists)
 	for range lists {

@@ -30,9 +30,8 @@ const (
 )
 
 // Managers are the field managers of all kinds and their dialects, for objects.Options.
-func Managers() *objects.Managers { return managersOf(addDialects(Kinds())) }
-
-func managersOf(kinds []Kind) *objects.Managers {
+func Managers() *objects.Managers {
+	kinds := addDialects(Kinds())
 	var forms []objects.Form
 	for i := range kinds {
 		k := &kinds[i]

@@ -267,7 +267,7 @@ func TestAnApplyThatChangesNothingWritesNothing(t *testing.T) {
 // TestDesiredValuesThatAreSetOverMQTTHaveAnOwner changes a Device in the store, as desired writes do, which don't go through the API.
 func TestDesiredValuesThatAreSetOverMQTTHaveAnOwner(t *testing.T) {
 	var reg *objects.Registry
-	h := newHub(t, func(o *Options) {
+	h := newHub(t, func(o *hubOptions) {
 		reg = objects.New(objects.Options{Reader: o.Reader, Writer: o.Writer, Log: o.Log, Managers: Managers()})
 	})
 	require.Equal(t, 201, h.apply("ann", `{`+requiredSpec+`, desired: {power: "ON"}}`, "").code)

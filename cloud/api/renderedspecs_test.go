@@ -91,7 +91,7 @@ func (c *fakeCallers) AskedOverHTTP(node string) func() {
 // A Device is present by what it asks and reports itself, and is told for how long; nobody else's request says that it is there.
 func TestADevicesOwnRequestsArePresence(t *testing.T) {
 	heard := new(fakeCallers)
-	h := newHub(t, func(o *Options) { o.Authenticate, o.Presence = authenticateByHeader, heard })
+	h := newHub(t, func(o *hubOptions) { o.Authenticate, o.Presence = authenticateByHeader, heard })
 	h.ok("POST", apiRoot+"/nodes", `{"metadata":{"name":"n1"}}`, "As", "boss")
 	const at = "/api/v1/devices/n1"
 	status := `{"apiVersion":"flightctl.io/v1beta1","kind":"Device","metadata":{"name":"n1"},"status":{}}`

@@ -13,7 +13,7 @@ import (
 // A change is put into each form once, however many watch in that form.
 func TestWatchersShareWhatTheyAreSent(t *testing.T) {
 	var rows atomic.Int64
-	h := newHub(t, func(o *Options) {
+	h := newHub(t, func(o *hubOptions) {
 		kinds := Kinds()
 		require.Equal(t, "Device", kinds[0].Name)
 		cells := kinds[0].Cells

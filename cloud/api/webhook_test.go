@@ -79,7 +79,7 @@ func TestWebhooksWithoutAKey(t *testing.T) {
 	h := newHub(t, withSealer(t))
 	h.ok("POST", "/api/v1/namespaces/default/secrets", `{"apiVersion":"v1","kind":"Secret","metadata":{"name":"s"},"stringData":{"webhook-secret":"hunter2"}}`)
 	h.ok("POST", apiRoot+"/repositories", `{"apiVersion":"edgebus.io/v1alpha1","kind":"Repository","metadata":{"name":"r"},"spec":{"url":"https://git.example/x.git","secretRef":{"name":"s"}}}`)
-	keyless := New(Options{Reader: h.store, Writer: h.store, Watcher: h.store, Log: zerolog.Nop()})
+	keyless := newAPI(hubOptions{Writer: h.store, Options: Options{Reader: h.store, Watcher: h.store, Log: zerolog.Nop()}})
 	answer := func(name string) string {
 		w := httptest.NewRecorder()
 		r := httptest.NewRequest("POST", "/api/v1/repositories/"+name+"/webhook", nil)

@@ -218,10 +218,10 @@ func (f failingWriter) Create(context.Context, store.Object) (store.Object, erro
 }
 
 func TestStoreFails(t *testing.T) {
-	h := newHub(t, func(o *Options) { o.Writer = failingWriter{o.Writer, store.UnknownOutcome(errors.New("disk full"))} })
+	h := newHub(t, func(o *hubOptions) { o.Writer = failingWriter{o.Writer, store.UnknownOutcome(errors.New("disk full"))} })
 	msg := h.refused(503, "ServiceUnavailable", "POST", apiRoot+"/nodes", `{"metadata":{"name":"n1"}}`)
 	require.Contains(t, msg, "unknown")
-	h = newHub(t, func(o *Options) { o.Writer = failingWriter{o.Writer, errors.New("secret path /x")} })
+	h = newHub(t, func(o *hubOptions) { o.Writer = failingWriter{o.Writer, errors.New("secret path /x")} })
 	msg = h.refused(500, "InternalError", "POST", apiRoot+"/nodes", `{"metadata":{"name":"n1"}}`)
 	require.NotContains(t, msg, "secret")
 }
@@ -230,7 +230,7 @@ func TestStoreFails(t *testing.T) {
 func TestAMadeNameThatIsTakenIsMadeAgain(t *testing.T) {
 	suffixes := []string{"a", "a", "b", "a", "b", "c"}
 	made := 0
-	h := newHub(t, func(o *Options) {
+	h := newHub(t, func(o *hubOptions) {
 		o.Suffix = func() string {
 			made++
 			return suffixes[min(made, len(suffixes))-1]

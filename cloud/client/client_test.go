@@ -20,6 +20,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/edgebus/edgebus/cloud/api"
+	"github.com/edgebus/edgebus/cloud/objects"
 	"github.com/edgebus/edgebus/cloud/store/bolt"
 	"github.com/edgebus/edgebus/topics/resource"
 )
@@ -28,7 +29,10 @@ import (
 func newTestHub(t *testing.T, in func(http.Handler) http.Handler) (*Client, *httptest.Server) {
 	st, err := bolt.Open(bolt.Options{Path: filepath.Join(t.TempDir(), "hub.db"), Tombstones: 16})
 	require.NoError(t, err)
-	handler := api.New(api.Options{Reader: st, Writer: st, Watcher: st, Log: zerolog.Nop(), Bookmarks: 20 * time.Millisecond})
+	handler := api.New(api.Options{
+		Objects: objects.New(objects.Options{Reader: st, Writer: st, Log: zerolog.Nop(), Managers: api.Managers()}),
+		Reader:  st, Watcher: st, Log: zerolog.Nop(), Bookmarks: 20 * time.Millisecond,
+	})
 	if in != nil {
 		handler = in(handler)
 	}

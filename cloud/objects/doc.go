@@ -18,6 +18,7 @@
 //	referenceindex.go     which objects use which: an index for deletions
 //	references.go         what an object gives access to (Grants); annotations and finalizers that are the controllers'
 //	managedfields.go      who owns which fields
+//	records.go            internal records, which are no objects: a Writer that refuses objects
 //	enrollmentrequest.go  approval of EnrollmentRequests: who has a node's name
 //	templateversion.go    TemplateVersions that can't be deleted
 //	selectors.go          the objects whose selector matches a Node

@@ -16,6 +16,7 @@ import (
 	"github.com/edgebus/edgebus/broker/daemon/seal"
 	"github.com/edgebus/edgebus/cloud/api"
 	"github.com/edgebus/edgebus/cloud/cli"
+	"github.com/edgebus/edgebus/cloud/objects"
 	"github.com/edgebus/edgebus/cloud/store/bolt"
 )
 
@@ -25,7 +26,10 @@ func StartHub(t *testing.T, more ...func(*api.Options)) *httptest.Server {
 	require.NoError(t, err)
 	key, err := seal.Create(t.TempDir())
 	require.NoError(t, err)
-	o := api.Options{Reader: st, Writer: st, Watcher: st, Seal: key, Log: zerolog.Nop()}
+	o := api.Options{
+		Objects: objects.New(objects.Options{Reader: st, Writer: st, Seal: key, Log: zerolog.Nop(), Managers: api.Managers()}),
+		Reader:  st, Watcher: st, Log: zerolog.Nop(),
+	}
 	for _, change := range more {
 		change(&o)
 	}

@@ -41,7 +41,7 @@ type fleetHub struct {
 func newFleetHub(t *testing.T) *fleetHub {
 	h := &fleetHub{T: t}
 	clitest.StartHub(t, func(o *api.Options) {
-		h.as = objects.New(objects.Options{Reader: o.Reader, Writer: o.Writer, Log: o.Log, Seal: o.Seal}).Controller("test")
+		h.as = o.Objects.Controller("test")
 	})
 	clitest.Run(t, 0, "apply", "-f", clitest.WriteFile(t, t.TempDir(), "fleet.yaml", `
 apiVersion: edgebus.io/v1alpha1
