@@ -109,7 +109,7 @@ func (t *Twins) receiveFromNode(name string, said broker.Message, done func(erro
 		if m.Type == link.TypeFull {
 			n.fullPacer.charge(b.now, m, time.Since(began))
 		}
-		n.recordOversize(b)
+		n.recordQuota(b)
 	})
 	if !taken {
 		done(errStopped)

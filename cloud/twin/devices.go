@@ -255,7 +255,7 @@ func (ds *devices) storeDecoded(c changedDevice, r decodedDevice) bool {
 	return true
 }
 
-// target is the node whose map a Device belongs into; empty: none's. d.of is its model.
+// target is the node whose map a Device belongs into; empty: none's.
 func (ds *devices) target(d *device, whole resource.Device) string {
 	if ds.models[d.model] == nil || whole.Metadata.DeletionTimestamp != nil {
 		return ""
@@ -290,7 +290,7 @@ func (ds *devices) project(b *batch, d *device, whole resource.Device) {
 		b.changedMembers[n] = true
 		n.showReported(b, name)
 	}
-	ds.putBundle(b, n, d, whole, m)
+	n.putShared(b, "devices/"+name, resource.NewBundle(whole, m.DeviceModel), m.tail) // all Devices of the model share its text
 	d.node = n.name // one copy of the text
 	n.projectDesired(b, d, whole, m)
 }
@@ -309,11 +309,6 @@ func (ds *devices) unbind(b *batch, d *device) {
 	}
 	n.deleteParts(b, "devices/"+name, 0)
 	n.deleteDown(b, "devices/"+name)
-}
-
-// putBundle writes a Device with its model. The text of the model is shared by all Devices of the model.
-func (ds *devices) putBundle(b *batch, n *node, d *device, whole resource.Device, m *model) {
-	n.putShared(b, "devices/"+d.name, resource.NewBundle(whole, m.DeviceModel), m.tail)
 }
 
 // bundleTail is the text that a model's bundles end with, except those of Devices with visitors of their own.

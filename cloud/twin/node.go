@@ -173,8 +173,8 @@ func nodeChange(name string, j link.JournalChanges) (store.NodeChange, error) {
 // reported reports whether anything that the node reported is stored.
 func (n *node) reported() bool { return n.up.Lineage() != (link.Lineage{}) }
 
-// recordOversize logs and records when a node's reports are first refused by the quota, and when they are first accepted again.
-func (n *node) recordOversize(b *batch) {
+// recordQuota logs and records when a node's reports are first refused by the quota, and when they are first accepted again.
+func (n *node) recordQuota(b *batch) {
 	why := n.up.Refused()
 	if why == n.quotaError {
 		return

@@ -152,7 +152,7 @@ func (ns *nodes) dropUnused(b *batch, n *node) {
 
 const forgetRetry = time.Second // until a deletion that failed is tried again
 
-// deletions are the changes that delete what forgotten nodes reported. A node that has connected meanwhile stays.
+// deletions are the changes that delete what nodes whose Node was deleted reported. A node that has connected meanwhile stays.
 func (b *batch) deletions() (changes []store.NodeChange) {
 	for n := range b.deletedNodes {
 		if n.linkClient != "" {

@@ -16,7 +16,7 @@
 //
 //	meta       format: "edgebus-core/1"; node: the name of the node; state: the last segment that is in it, how many records
 //	           the other buckets have, and the sum of their checksums as big-endian numbers; 8 bytes each, big-endian
-//	state      up, down: the maps' places, a link.State in CBOR each; floor: of the versions in force, a CBOR number
+//	state      up, down: the maps' places, a link.MapState in CBOR each; floor: of the versions in force, a CBOR number
 //	up         edge-owned entries and tombstones by key, as link.AppendEntry writes them
 //	down       cloud-owned ones
 //	effective  what is in force for a property, by its desired key: an Effective in CBOR

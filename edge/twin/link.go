@@ -70,7 +70,7 @@ func (t *Twin) Receive(payload []byte) {
 				t.opts.Log.Error().Str("lost", lost).Msg("this node's data is older than what the hub has acknowledged: an older copy of the data directory was put back, " +
 					"or its disk lost what was written; the hub takes over the values that are here")
 			}
-			t.link.noteOversize()
+			t.link.noteQuota()
 			return
 		}
 		t.link.noteHub(m)
@@ -110,8 +110,8 @@ func (l *hubLink) otherHub() resource.HubID {
 	return whose
 }
 
-// noteOversize logs when the hub first refuses the node's reports for its quota, and when it first accepts them again.
-func (l *hubLink) noteOversize() {
+// noteQuota logs when the hub first refuses the node's reports for its quota, and when it first accepts them again.
+func (l *hubLink) noteQuota() {
 	why := l.up.Refused()
 	if why == l.quotaError {
 		return

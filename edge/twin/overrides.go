@@ -144,7 +144,7 @@ func newEpoch() uint32 { return 1 + rand.Uint32N(maxEpoch) } //nolint:gosec // G
 // its first version must not be taken for the one that a mapper applied before. A restored store has a new epoch, too; see store.Fork.
 func epochOf(ver uint64) uint32 { return uint32(ver >> 32) }
 
-// inForceDecision is what decide finds for one property.
+// inForceDecision is what decideInForce finds for one property.
 type inForceDecision struct {
 	inForce     link.Entry // the value to apply: an entry of either map
 	present     bool       // false: there is no value to apply
@@ -194,7 +194,7 @@ func conflictPolicy(p resource.Property) string {
 	return p.Conflict
 }
 
-// effective turns a verdict into the value in force as it is stored and published, with version ver.
+// effective turns a decision into the value in force as it is stored and published, with version ver.
 func (v inForceDecision) effective(ver uint64) *store.Effective {
 	if !v.present {
 		return &store.Effective{Ver: ver, None: true}

@@ -162,22 +162,20 @@ func (s *Store) commitBatch(b *batch) error {
 }
 
 func (s *Store) writeBatch(b *batch) error {
-	return storeFile(s.opts.Path).CatchPanics(func() error { return s.transact(b) })
-}
-
-func (s *Store) transact(b *batch) error {
 	if err := s.InPlace(); err != nil {
 		return err
 	}
-	tx, err := s.db.Begin(true)
-	if err != nil {
-		return err
-	}
-	defer func() { _ = tx.Rollback() }() // does nothing after a commit
-	if err := b.write(tx); err != nil {
-		return err
-	}
-	return s.commit(tx)
+	return storeFile(s.opts.Path).CatchPanics(func() error {
+		tx, err := s.db.Begin(true)
+		if err != nil {
+			return err
+		}
+		defer func() { _ = tx.Rollback() }() // does nothing after a commit
+		if err := b.write(tx); err != nil {
+			return err
+		}
+		return s.commit(tx)
+	})
 }
 
 // resolve finds out whether a failed commit is in the file. It may be there all the same, if the sync failed and not the write: then

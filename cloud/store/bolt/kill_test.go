@@ -96,7 +96,7 @@ func readNumber(t *testing.T, s *Store, name string) int {
 	return n
 }
 
-// killWriter runs the victim, lets it write for a while after its first word, and kills it.
+// killWriter runs a writer, lets it write for a while after its first word, and kills it.
 func killWriter(t *testing.T, path string, after time.Duration) map[string]int {
 	t.Helper()
 	cmd := exec.Command(os.Args[0])
