@@ -14,6 +14,7 @@ import (
 	"github.com/edgebus/edgebus/broker/client"
 	"github.com/edgebus/edgebus/configs"
 	"github.com/edgebus/edgebus/topics"
+	"github.com/edgebus/edgebus/topics/backoff"
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
@@ -128,9 +129,7 @@ func (b *bridge) take(ctx context.Context, m client.Message) (taken bool) {
 			return true
 		}
 		b.log.Error().Err(err).Str("topic", m.Topic).Stringer("retry_in", b.retryPause.Round(time.Millisecond)).Msg("a bridged message can't be stored now: trying again")
-		select {
-		case <-time.After(b.retryPause):
-		case <-ctx.Done():
+		if !backoff.Sleep(ctx, b.retryPause) {
 			return false
 		}
 	}

@@ -20,6 +20,7 @@ import (
 	"github.com/edgebus/edgebus/edge/forward"
 	"github.com/edgebus/edgebus/edge/twin"
 	"github.com/edgebus/edgebus/topics"
+	"github.com/edgebus/edgebus/topics/backoff"
 )
 
 // hubLink keeps the clients of the link between the core and its hub: the main one, that of stored bridge rules, and that of blobs. What goes over the main one
@@ -99,10 +100,8 @@ func (h *hubLink) awaitMain(ctx context.Context) *client.Client {
 				"or have the node join again (edgecore join); the core sees it by itself")
 			h.status.note(func(l *linkState) { l.lastError = why })
 		}
-		select {
-		case <-ctx.Done():
+		if !backoff.Sleep(ctx, identityRetry) {
 			return nil
-		case <-time.After(identityRetry):
 		}
 	}
 }
@@ -154,9 +153,7 @@ func (h *hubLink) awaitQuiet(ctx context.Context) {
 		if s := h.twin.Stats(); s.InStep && s.Behind == 0 && h.streams.broker.LinkQueueStats().Messages == 0 && h.commands.calls.Stats().UnderWay == 0 {
 			return
 		}
-		select {
-		case <-time.After(quietPoll):
-		case <-ctx.Done():
+		if !backoff.Sleep(ctx, quietPoll) {
 			return
 		}
 	}

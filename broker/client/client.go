@@ -11,6 +11,8 @@ import (
 
 	"github.com/eclipse/paho.golang/packets"
 	"github.com/rs/zerolog"
+
+	"github.com/edgebus/edgebus/topics/backoff"
 )
 
 // Client is one MQTT client, over as many connections as it takes. Its methods may be called from any goroutine, the
@@ -95,10 +97,7 @@ func (c *Client) keepConnected(ctx context.Context) error {
 		}
 		wait := c.opts.Backoff.Spread(max(failed-1, 0) / len(c.servers))
 		c.opts.Log.Warn().Err(err).Str("server", s.String()).Stringer("retry_in", wait.Round(time.Millisecond)).Msg("no MQTT connection")
-		select {
-		case <-ctx.Done():
-		case <-time.After(wait):
-		}
+		backoff.Sleep(ctx, wait)
 	}
 	return nil
 }

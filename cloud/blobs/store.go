@@ -19,6 +19,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/edgebus/edgebus/broker/daemon/datadir"
+	"github.com/edgebus/edgebus/topics/backoff"
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
@@ -609,10 +610,7 @@ func hashContent(ctx context.Context, r io.Reader, rate int64) (sum [sha256.Size
 			return sum, err
 		}
 		if rate > 0 {
-			select {
-			case <-ctx.Done():
-			case <-time.After(time.Duration(n) * time.Second / time.Duration(rate)):
-			}
+			backoff.Sleep(ctx, time.Duration(n)*time.Second/time.Duration(rate))
 		}
 	}
 	return sum, ctx.Err()

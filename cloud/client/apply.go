@@ -14,6 +14,7 @@ import (
 
 	"sigs.k8s.io/yaml"
 
+	"github.com/edgebus/edgebus/topics/backoff"
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
@@ -193,10 +194,8 @@ func (c *Client) afterDeletion(ctx context.Context, k Kind, namespace, name stri
 			return current, resource.Errorf(resource.Conflict, "metadata.deletionTimestamp",
 				"the object is being deleted, and would take what is applied with it: apply it again when it is gone (its finalizers are %s)", strings.Join(m.Finalizers, ", "))
 		}
-		select {
-		case <-ctx.Done():
+		if !backoff.Sleep(ctx, deletionPoll) {
 			return current, ctx.Err()
-		case <-time.After(deletionPoll):
 		}
 	}
 }

@@ -8,11 +8,11 @@ import (
 	"maps"
 	"slices"
 	"sync"
-	"time"
 
 	"k8s.io/apimachinery/pkg/util/wait"
 
 	"github.com/edgebus/edgebus/cloud/store"
+	"github.com/edgebus/edgebus/topics/backoff"
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
@@ -194,10 +194,7 @@ func (i *informer) run(ctx context.Context) {
 			continue // the store has forgotten the revision
 		}
 		i.runtime.options.Log.Error().Err(err).Str("kind", i.kind).Dur("retry_in", delay).Msg("controllers can't follow their objects: they are listed again")
-		select {
-		case <-time.After(wait.Jitter(delay, jitter)):
-		case <-ctx.Done():
-		}
+		backoff.Sleep(ctx, wait.Jitter(delay, jitter))
 		delay = min(2*delay, i.runtime.options.LastRetry)
 	}
 }

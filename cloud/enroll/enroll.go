@@ -17,6 +17,7 @@ import (
 	"github.com/edgebus/edgebus/cloud/objects"
 	"github.com/edgebus/edgebus/cloud/store"
 	"github.com/edgebus/edgebus/topics"
+	"github.com/edgebus/edgebus/topics/backoff"
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
@@ -328,10 +329,7 @@ func (s *Service) disconnectDeleted(ctx context.Context) error {
 	for ctx.Err() == nil {
 		if err := s.disconnectDeletedOnce(ctx); err != nil && ctx.Err() == nil {
 			s.o.Log.Warn().Err(err).Msg("deletions of Nodes can't be followed: trying again")
-			select {
-			case <-ctx.Done():
-			case <-time.After(time.Second):
-			}
+			backoff.Sleep(ctx, time.Second)
 		}
 	}
 	return nil

@@ -16,6 +16,7 @@ import (
 	"github.com/edgebus/edgebus/broker/daemon"
 	"github.com/edgebus/edgebus/cloud/objects"
 	"github.com/edgebus/edgebus/cloud/store"
+	"github.com/edgebus/edgebus/topics/backoff"
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
@@ -174,10 +175,7 @@ func (q *requests) followRequests(ctx context.Context) {
 	for ctx.Err() == nil {
 		if err := q.followRequestsOnce(ctx); err != nil && ctx.Err() == nil {
 			q.o.Log.Warn().Err(err).Msg("EnrollmentRequests can't be followed: trying again")
-			select {
-			case <-ctx.Done():
-			case <-time.After(time.Second):
-			}
+			backoff.Sleep(ctx, time.Second)
 		}
 	}
 }

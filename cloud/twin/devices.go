@@ -291,7 +291,7 @@ func (ds *devices) project(b *batch, d *device, whole resource.Device) {
 		n.showReported(b, name)
 	}
 	n.putShared(b, "devices/"+name, resource.NewBundle(whole, m.DeviceModel), m.tail) // all Devices of the model share its text
-	d.node = n.name // one copy of the text
+	d.node = n.name                                                                   // one copy of the text
 	n.projectDesired(b, d, whole, m)
 }
 

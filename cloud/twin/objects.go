@@ -7,6 +7,7 @@ import (
 
 	"github.com/edgebus/edgebus/broker/tree"
 	"github.com/edgebus/edgebus/cloud/store"
+	"github.com/edgebus/edgebus/topics/backoff"
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
@@ -50,17 +51,8 @@ func (t *Twins) watch(ctx context.Context, kind string) {
 		err := t.follow(ctx, kind, from)
 		if ctx.Err() == nil && !errors.Is(err, resource.Gone) {
 			t.opts.Log.Error().Err(err).Str("kind", kind).Msg("the store can't be watched: trying again")
-			sleepContext(ctx, time.Second)
+			backoff.Sleep(ctx, time.Second)
 		}
-	}
-}
-
-func sleepContext(ctx context.Context, d time.Duration) {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-	case <-ctx.Done():
 	}
 }
 

@@ -593,10 +593,8 @@ func (a *agent) publishing(ctx context.Context, kind topics.Kind, signals chan s
 			number, last = conn, text
 			stored()
 		}
-		select {
-		case <-ctx.Done():
+		if !backoff.Sleep(ctx, reportInterval) {
 			return nil
-		case <-time.After(reportInterval):
 		}
 	}
 }

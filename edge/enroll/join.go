@@ -250,9 +250,7 @@ func (o *JoinOptions) chain(ctx context.Context) (chain []*x509.Certificate, err
 		if !errors.Is(err, io.EOF) && !errors.Is(err, syscall.ECONNRESET) || n == maxHubAttempts {
 			return chain, err
 		}
-		select {
-		case <-time.After(hubRetry.Spread(n)):
-		case <-ctx.Done():
+		if !backoff.Sleep(ctx, hubRetry.Spread(n)) {
 			return nil, ctx.Err()
 		}
 	}

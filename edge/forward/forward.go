@@ -22,6 +22,7 @@ import (
 
 	"github.com/edgebus/edgebus/broker"
 	"github.com/edgebus/edgebus/broker/client"
+	"github.com/edgebus/edgebus/topics/backoff"
 	"github.com/edgebus/edgebus/topics/link"
 )
 
@@ -105,22 +106,11 @@ func (f *Forwarder) afford(ctx context.Context) bool {
 			return true
 		}
 		f.o.Budget.held(wait)
-		if !sleep(ctx, wait) {
+		if !backoff.Sleep(ctx, wait) {
 			return false
 		}
 	}
 	return false
-}
-
-func sleep(ctx context.Context, d time.Duration) bool {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return true
-	case <-ctx.Done():
-		return false
-	}
 }
 
 // send sends one message or part. It reports false if nothing waits.

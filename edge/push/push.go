@@ -171,9 +171,7 @@ var httpClient = &http.Client{CheckRedirect: func(*http.Request, []*http.Request
 func (p *Pusher) post(ctx context.Context, j pushJob) (err error) {
 	for try := range maxTries {
 		if try > 0 {
-			select {
-			case <-time.After(p.retry.Wait(try - 1)):
-			case <-ctx.Done():
+			if !backoff.Sleep(ctx, p.retry.Wait(try-1)) {
 				return err
 			}
 		}

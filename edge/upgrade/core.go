@@ -135,7 +135,7 @@ func (c *childCore) keep(ctx context.Context) {
 	for {
 		if c.keepOnce(ctx) {
 			started = time.Now()
-			if !sleep(ctx, restartBackoff.Wait(starts)) {
+			if !backoff.Sleep(ctx, restartBackoff.Wait(starts)) {
 				return
 			}
 			starts++
@@ -348,10 +348,8 @@ func (c *childCore) end(ctx context.Context) error {
 		if time.Now().After(kill.Add(10 * time.Second)) {
 			return fmt.Errorf("the processes %v of the core can't be ended", pids)
 		}
-		select {
-		case <-ctx.Done():
+		if !backoff.Sleep(ctx, 10*time.Millisecond) {
 			return ctx.Err()
-		case <-time.After(10 * time.Millisecond):
 		}
 	}
 }

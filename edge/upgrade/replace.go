@@ -20,6 +20,7 @@ import (
 
 	"github.com/rs/zerolog"
 
+	"github.com/edgebus/edgebus/topics/backoff"
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
@@ -144,7 +145,7 @@ func (r *AgentReplacement) Try(ctx context.Context, log zerolog.Logger) error {
 			return nil
 		}
 		log.Error().Err(e).Msg("the agent waits until it can note that")
-		if !sleep(ctx, pollPause) {
+		if !backoff.Sleep(ctx, pollPause) {
 			return ctx.Err()
 		}
 	}

@@ -21,6 +21,7 @@ import (
 	"github.com/edgebus/edgebus/broker/daemon/backup"
 	"github.com/edgebus/edgebus/broker/daemon/subprocess"
 	"github.com/edgebus/edgebus/configs"
+	"github.com/edgebus/edgebus/topics/backoff"
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
@@ -147,7 +148,7 @@ func (c *coreControl) try(ctx context.Context, up upgradeRecord, limit time.Dura
 			}
 			return failf(reason, "%s, after %s: %v", core, limit, err)
 		}
-		if !sleep(ctx, min(250*time.Millisecond, c.config.Trial.Watch/4)) {
+		if !backoff.Sleep(ctx, min(250*time.Millisecond, c.config.Trial.Watch/4)) {
 			return ctx.Err()
 		}
 	}
@@ -189,18 +190,9 @@ func (c *coreControl) revived(ctx context.Context) error {
 		if time.Now().After(over) {
 			return err
 		}
-		if !sleep(ctx, min(100*time.Millisecond, c.config.Trial.Watch/4)) {
+		if !backoff.Sleep(ctx, min(100*time.Millisecond, c.config.Trial.Watch/4)) {
 			return ctx.Err()
 		}
-	}
-}
-
-func sleep(ctx context.Context, d time.Duration) bool {
-	select {
-	case <-ctx.Done():
-		return false
-	case <-time.After(d):
-		return true
 	}
 }
 
@@ -302,7 +294,7 @@ func (c *coreControl) backUp(ctx context.Context) error {
 	over := time.Now().Add(startTimeout)
 	for {
 		err := c.maintain(ctx, "backup", c.file(backupName), "--force")
-		if err == nil || isDiskError(err) || time.Now().After(over) || !sleep(ctx, 500*time.Millisecond) {
+		if err == nil || isDiskError(err) || time.Now().After(over) || !backoff.Sleep(ctx, 500*time.Millisecond) {
 			return err
 		}
 	}

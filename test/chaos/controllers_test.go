@@ -19,6 +19,7 @@ import (
 	"github.com/edgebus/edgebus/cloud/store"
 	"github.com/edgebus/edgebus/cloud/store/bolt"
 	"github.com/edgebus/edgebus/test/harness"
+	"github.com/edgebus/edgebus/topics/backoff"
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
@@ -66,7 +67,7 @@ func TestControllersForgetNothing(t *testing.T) {
 	}
 	chance := rand.New(rand.NewPCG(seed, 0))
 	for range ruledKills {
-		sleepContext(ctx, time.Duration(200+chance.IntN(1500))*time.Millisecond)
+		backoff.Sleep(ctx, time.Duration(200+chance.IntN(1500))*time.Millisecond)
 		require.NoError(t, w.Crash("hub"))
 		require.NoError(t, w.Start(ctx, "hub"))
 	}
@@ -88,13 +89,6 @@ func TestControllersForgetNothing(t *testing.T) {
 	require.Equal(t, first, checkRendered(t, w, nodes), "a start writes nothing that is rendered already")
 }
 
-func sleepContext(ctx context.Context, d time.Duration) {
-	select {
-	case <-ctx.Done():
-	case <-time.After(d):
-	}
-}
-
 // write makes the Node, or changes its spec, and notes what is known then. A write that was refused because the hub is away is sent
 // again; one that may have happened is sent again.
 func (r *trackedNode) write(ctx context.Context, w *harness.World, i, number int) {
@@ -114,7 +108,7 @@ func (r *trackedNode) write(ctx context.Context, w *harness.World, i, number int
 		case errors.As(err, &refused) && refused.Code == http.StatusConflict: // the hub was killed after it was made
 			r.created = true
 		default:
-			sleepContext(ctx, 20*time.Millisecond)
+			backoff.Sleep(ctx, 20*time.Millisecond)
 		}
 	}
 }

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/edgebus/edgebus/topics"
+	"github.com/edgebus/edgebus/topics/backoff"
 	"github.com/edgebus/edgebus/topics/link"
 )
 
@@ -157,7 +158,7 @@ func attackUnfinished(ctx context.Context, t Target) {
 				p.ignore()
 			}
 			_ = p.Close()
-			sleepContext(ctx, longPause)
+			backoff.Sleep(ctx, longPause)
 		}
 	})
 }
@@ -174,7 +175,7 @@ func attackGuesses(ctx context.Context, t Target) {
 				_ = p.Close()
 			}
 			if tried.Add(1) > 200 {
-				sleepContext(ctx, 5*time.Second)
+				backoff.Sleep(ctx, 5*time.Second)
 			}
 		}
 	})
@@ -244,7 +245,7 @@ func requestRepeatedly(ctx context.Context, t Target, n int, user, path string) 
 			req.SetBasicAuth(user, t.Password)
 			resp, err := transport.RoundTrip(req)
 			if err != nil {
-				sleepContext(ctx, longPause)
+				backoff.Sleep(ctx, longPause)
 				continue
 			}
 			_, _ = io.Copy(io.Discard, resp.Body)

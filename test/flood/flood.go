@@ -17,6 +17,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/edgebus/edgebus/topics/backoff"
 )
 
 // Target is where a flood is let loose. What is empty isn't there.
@@ -175,7 +177,7 @@ func floodUnread(ctx context.Context, t Target) {
 	holdConnections(ctx, t, 200, func(p *peer) {
 		_, err := p.Write(encodeSubscribe("#"))
 		for err == nil { // it has to notice its end without reading
-			sleepContext(ctx, time.Second)
+			backoff.Sleep(ctx, time.Second)
 			_, err = p.Write([]byte{0xC0, 0})
 		}
 	})
@@ -187,7 +189,7 @@ func holdConnections(ctx context.Context, t Target, n int, f func(*peer)) {
 		for ctx.Err() == nil {
 			p, err := connectPeer(ctx, t.MQTT, connectOptions{})
 			if err != nil {
-				sleepContext(ctx, longPause)
+				backoff.Sleep(ctx, longPause)
 				continue
 			}
 			f(p)
@@ -314,7 +316,7 @@ func floodAnnounced(ctx context.Context, t Target) {
 		go p.ignore()
 		_, err := p.Write(append(head[:4:4], make([]byte, 4096)...))
 		for err == nil {
-			sleepContext(ctx, time.Second)
+			backoff.Sleep(ctx, time.Second)
 			_, err = p.Write([]byte{0})
 		}
 	})
@@ -434,7 +436,7 @@ func floodWatches(ctx context.Context, t Target) {
 		transport := &http.Transport{DisableKeepAlives: true, ReadBufferSize: 512}
 		resp, err := transport.RoundTrip(req)
 		if err != nil {
-			sleepContext(ctx, longPause)
+			backoff.Sleep(ctx, longPause)
 			return
 		}
 		defer resp.Body.Close()

@@ -8,6 +8,8 @@ import (
 	"io"
 	"net"
 	"time"
+
+	"github.com/edgebus/edgebus/topics/backoff"
 )
 
 // A flood speaks MQTT by itself: a client library has manners.
@@ -31,7 +33,7 @@ func dialFrom(ctx context.Context, from, addr string) (*peer, error) {
 	}
 	conn, err := d.DialContext(ctx, "tcp", addr)
 	if err != nil {
-		sleepContext(ctx, longPause)
+		backoff.Sleep(ctx, longPause)
 		return nil, err
 	}
 	context.AfterFunc(ctx, func() { _ = conn.Close() })
@@ -130,12 +132,4 @@ func encodePacket(first byte, body []byte) []byte {
 
 func appendText(b []byte, s string) []byte {
 	return append(binary.BigEndian.AppendUint16(b, uint16(len(s))), s...)
-}
-
-// sleepContext waits, but not beyond ctx.
-func sleepContext(ctx context.Context, d time.Duration) {
-	select {
-	case <-ctx.Done():
-	case <-time.After(d):
-	}
 }

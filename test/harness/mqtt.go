@@ -16,6 +16,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/edgebus/edgebus/broker/client"
+	"github.com/edgebus/edgebus/topics/backoff"
 )
 
 var clientCount atomic.Uint64
@@ -117,10 +118,7 @@ func watchTopic(ctx context.Context, broker, topic string, enough func(string) b
 			return true, nil
 		}
 	}
-	select { // the broker is away; mosquitto_sub gives up at once
-	case <-time.After(50 * time.Millisecond):
-	case <-ctx.Done():
-	}
+	backoff.Sleep(ctx, 50*time.Millisecond) // the broker is away; mosquitto_sub gives up at once
 	return false, lines.Err()
 }
 

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/edgebus/edgebus/test/faults"
+	"github.com/edgebus/edgebus/topics/backoff"
 )
 
 // World is a hub with nodes around it, each behind a network of its own. Programs
@@ -385,10 +386,8 @@ func Eventually(ctx context.Context, within time.Duration, check func(context.Co
 		if last == nil || !errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {
 			last = err // not the one that is our own time being up
 		}
-		select {
-		case <-ctx.Done():
+		if !backoff.Sleep(ctx, 20*time.Millisecond) {
 			return fmt.Errorf("not within %s: %w", within, last)
-		case <-time.After(20 * time.Millisecond):
 		}
 	}
 }

@@ -23,6 +23,7 @@ import (
 	"k8s.io/client-go/util/retry"
 
 	"github.com/edgebus/edgebus/test/stand"
+	"github.com/edgebus/edgebus/topics/backoff"
 )
 
 const (
@@ -132,9 +133,6 @@ func retryRefused(ctx context.Context, do func() error) error {
 		if err == nil || ctx.Err() != nil || isStatus(err, &answered) {
 			return err
 		}
-		select {
-		case <-ctx.Done():
-		case <-time.After(10 * time.Millisecond):
-		}
+		backoff.Sleep(ctx, 10*time.Millisecond)
 	}
 }

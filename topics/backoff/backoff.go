@@ -1,7 +1,8 @@
-// Package backoff says how long to wait before something that failed is tried again. It never waits itself: who tries has the clock.
+// Package backoff says how long to wait before something that failed is tried again: who tries has the clock.
 package backoff
 
 import (
+	"context"
 	"math/rand/v2"
 	"time"
 )
@@ -56,4 +57,16 @@ func (r *Retry) Left(b Backoff, now time.Time) time.Duration {
 		return 0
 	}
 	return max(min(r.due.Sub(now), b.Wait(r.failures-1)), 0)
+}
+
+// Sleep waits, and returns false if ctx ends before.
+func Sleep(ctx context.Context, d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
 }

@@ -15,6 +15,7 @@ import (
 
 	"github.com/edgebus/edgebus/cloud/cli/program"
 	hubclient "github.com/edgebus/edgebus/cloud/client"
+	"github.com/edgebus/edgebus/topics/backoff"
 )
 
 // programStep is a program of the demo, and what must answer before the next one starts.
@@ -129,10 +130,8 @@ func awaitReady(ctx context.Context, target string) error {
 		if last == nil || !errors.Is(err, context.DeadlineExceeded) {
 			last = err // rather than that the time is up
 		}
-		select {
-		case <-ctx.Done():
+		if !backoff.Sleep(ctx, 50*time.Millisecond) {
 			return fmt.Errorf("not ready: %w", last)
-		case <-time.After(50 * time.Millisecond):
 		}
 	}
 }

@@ -18,6 +18,7 @@ import (
 	"github.com/edgebus/edgebus/cloud/cli/printer"
 	"github.com/edgebus/edgebus/cloud/cli/terminal"
 	"github.com/edgebus/edgebus/cloud/client"
+	"github.com/edgebus/edgebus/topics/backoff"
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
@@ -105,10 +106,7 @@ func pushBlob(cmd *cobra.Command, c *client.Client, name string) (b blobInfo, er
 			return b, err
 		}
 		fmt.Fprintf(cmd.ErrOrStderr(), "! the connection was lost (%v): trying again\n", err)
-		select {
-		case <-time.After(time.Duration(try) * time.Second):
-		case <-ctx.Done():
-		}
+		backoff.Sleep(ctx, time.Duration(try)*time.Second)
 	}
 }
 

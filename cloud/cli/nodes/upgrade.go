@@ -19,6 +19,7 @@ import (
 	"github.com/edgebus/edgebus/cloud/cli/printer"
 	"github.com/edgebus/edgebus/cloud/cli/terminal"
 	"github.com/edgebus/edgebus/cloud/client"
+	"github.com/edgebus/edgebus/topics/backoff"
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
@@ -318,9 +319,7 @@ func followUpgrade(ctx context.Context, c *client.Client, name string, out io.Wr
 		case over && r.Pending == 0, over && (r.Reason == "Halted" || u.Spec.Aborted):
 			return exitcode.Errorf(exitcode.Failed, "%d of %d nodes have not been upgraded", r.Nodes-r.Succeeded, r.Nodes)
 		}
-		select {
-		case <-time.After(pollUpgrade):
-		case <-ctx.Done():
+		if !backoff.Sleep(ctx, pollUpgrade) {
 			return ctx.Err()
 		}
 	}

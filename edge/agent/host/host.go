@@ -23,6 +23,7 @@ import (
 	"github.com/edgebus/edgebus/edge/agent/host/monitor"
 	"github.com/edgebus/edgebus/edge/agent/host/osimage"
 	"github.com/edgebus/edgebus/edge/agent/host/systemd"
+	"github.com/edgebus/edgebus/topics/backoff"
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
@@ -195,22 +196,13 @@ func (h *Host) Run(ctx context.Context, changed func()) error {
 
 // wait waits for a signal, or the interval, and in any case for the pause.
 func (h *Host) wait(ctx context.Context) {
-	if !sleep(ctx, h.o.Pause) {
+	if !backoff.Sleep(ctx, h.o.Pause) {
 		return
 	}
 	select {
 	case <-ctx.Done():
 	case <-h.wake:
 	case <-time.After(h.o.Interval):
-	}
-}
-
-func sleep(ctx context.Context, d time.Duration) bool {
-	select {
-	case <-ctx.Done():
-		return false
-	case <-time.After(d):
-		return true
 	}
 }
 
@@ -222,7 +214,7 @@ func (h *Host) followEngine(ctx context.Context, e *engine.Engine) {
 			_ = e.Events(ctx, h.wakeUp) // why it ended shows in the condition, if it is not there any more
 			h.wakeUp()
 		}
-		sleep(ctx, h.o.Interval/3)
+		backoff.Sleep(ctx, h.o.Interval/3)
 	}
 }
 

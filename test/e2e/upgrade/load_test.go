@@ -20,6 +20,7 @@ import (
 	"github.com/edgebus/edgebus/broker/client"
 	"github.com/edgebus/edgebus/edge/store"
 	"github.com/edgebus/edgebus/test/stand"
+	"github.com/edgebus/edgebus/topics/backoff"
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
@@ -153,10 +154,7 @@ func (w *testLoad) write(ctx context.Context, c *client.Client, one *loadWriter)
 			one.acked = append(one.acked, i)
 			w.mu.Unlock()
 		}
-		select {
-		case <-ctx.Done():
-		case <-time.After(5 * time.Millisecond):
-		}
+		backoff.Sleep(ctx, 5*time.Millisecond)
 	}
 }
 

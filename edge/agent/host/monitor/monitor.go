@@ -18,6 +18,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/edgebus/edgebus/topics/backoff"
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
@@ -344,10 +345,8 @@ func CheckUsage(ctx context.Context, checks resource.UpgradeChecks, disk string)
 			if err != nil {
 				return 0, err
 			}
-			select {
-			case <-ctx.Done():
+			if !backoff.Sleep(ctx, cpuTime) {
 				return 0, ctx.Err()
-			case <-time.After(cpuTime):
 			}
 			now, err := readCPU("/")
 			return now.since(before), err

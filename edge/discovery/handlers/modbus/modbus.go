@@ -25,6 +25,7 @@ import (
 
 	"github.com/edgebus/edgebus/edge/discovery/handler"
 	"github.com/edgebus/edgebus/edge/discovery/handlers/network"
+	"github.com/edgebus/edgebus/topics/backoff"
 )
 
 // Program is the handler.
@@ -376,10 +377,8 @@ func (c *unitConn) objects(ctx context.Context, unit, code byte, p map[string]st
 // request sends a request and returns the answer's function and data.
 func (c *unitConn) request(ctx context.Context, unit byte, pdu []byte) (answer []byte, err error) {
 	if c.asked && c.pause > 0 {
-		select {
-		case <-ctx.Done():
+		if !backoff.Sleep(ctx, c.pause) {
 			return nil, ctx.Err()
-		case <-time.After(c.pause):
 		}
 	}
 	c.asked = true
