@@ -104,7 +104,7 @@ func (r *Runtime) Run(ctx context.Context, controllers ...Controller) error {
 	informers := make(map[string]*informer)
 	informerOf := func(kind string) *informer {
 		if informers[kind] == nil {
-			informers[kind] = &informer{kind: kind, runtime: r, known: make(map[store.Key]store.Object), listed: make(chan struct{})}
+			informers[kind] = &informer{kind: kind, runtime: r, known: make(map[store.Key]knownVersion), listed: make(chan struct{})}
 		}
 		return informers[kind]
 	}

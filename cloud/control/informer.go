@@ -176,8 +176,14 @@ type informer struct {
 	runtime *Runtime
 	indexes []Indexer
 	watches []func(before, now *store.Object)
-	known   map[store.Key]store.Object
+	known   map[store.Key]knownVersion
 	listed  chan struct{} // closed when all were told for the first time
+}
+
+// knownVersion is a version of an object, in the bytes of the store.
+type knownVersion struct {
+	rev          uint64
+	data, status []byte
 }
 
 func (i *informer) run(ctx context.Context) {
@@ -256,8 +262,8 @@ func (i *informer) list(ctx context.Context) (rev uint64, err error) {
 // tell tells of a version; nil: the object is deleted.
 func (i *informer) tell(key store.Key, now *store.Object) {
 	var before *store.Object
-	if o, ok := i.known[key]; ok {
-		before = &o
+	if v, ok := i.known[key]; ok {
+		before = &store.Object{Key: key, Rev: v.rev, Data: v.data, Status: v.status}
 	}
 	switch {
 	case now == nil && before == nil, now != nil && before != nil && now.Rev == before.Rev:
@@ -265,7 +271,7 @@ func (i *informer) tell(key store.Key, now *store.Object) {
 	case now == nil:
 		delete(i.known, key)
 	default:
-		i.known[key] = *now
+		i.known[key] = knownVersion{now.Rev, now.Data, now.Status}
 	}
 	for _, x := range i.indexes {
 		i.runtime.survive(key, func() { x.Change(before, now) })

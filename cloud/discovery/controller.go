@@ -177,10 +177,10 @@ func (c *controller) instancesOfNode(before, now *store.Object) (list []store.Ke
 	}
 	var was, is HostState
 	if before != nil {
-		was = *decodeHost(*before)
+		was = *decodeHost(before.Status)
 	}
 	if now != nil {
-		is = *decodeHost(*now)
+		is = *decodeHost(now.Status)
 	}
 	for _, name := range used {
 		configuration, _ := c.instanceOf(name)

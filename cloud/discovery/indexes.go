@@ -43,7 +43,8 @@ func newObjectIndexes() objectIndexes {
 			return labels, nil, ok
 		}},
 		hosts: &control.Index[func() *HostState]{Kind: resource.KindNode, Status: true, Of: func(o store.Object) (func() *HostState, []store.Key, bool) {
-			return sync.OnceValue(func() *HostState { return decodeHost(o) }), nil, true
+			status := o.Status
+			return sync.OnceValue(func() *HostState { return decodeHost(status) }), nil, true
 		}},
 	}
 }
@@ -183,7 +184,7 @@ func (x *objectIndexes) matching(s *resource.LabelSelector) (list []string) {
 }
 
 // decodeHost is how a Node is. A status that can't be read says nothing.
-func decodeHost(o store.Object) *HostState {
+func decodeHost(status []byte) *HostState {
 	var s struct {
 		State           string                       `json:"state"`
 		LastSeen        string                       `json:"lastSeen"`
@@ -193,7 +194,7 @@ func decodeHost(o store.Object) *HostState {
 		Applications    []resource.ApplicationStatus `json:"applications"`
 		Conditions      []resource.Condition         `json:"conditions"`
 	}
-	_ = json.Unmarshal(o.Status, &s)
+	_ = json.Unmarshal(status, &s)
 	h := &HostState{Agent: s.AgentVersion != "" || s.RenderedVersion != "", Applications: make(map[string]resource.ApplicationStatus)}
 	if s.State != resource.Online {
 		h.Offline, _ = resource.ParseTime(s.LastSeen)
