@@ -1,7 +1,6 @@
 package upgrade
 
 import (
-	"cmp"
 	"context"
 	"crypto/sha256"
 	"debug/elf"
@@ -10,12 +9,12 @@ import (
 	"io"
 	"os"
 	"path/filepath"
-	"regexp"
 	"runtime"
 	"slices"
-	"strconv"
 	"strings"
 	"syscall"
+
+	"golang.org/x/mod/semver"
 
 	"github.com/edgebus/edgebus/broker/daemon/datadir"
 	"github.com/edgebus/edgebus/topics/resource"
@@ -186,48 +185,10 @@ func checkProgram(path string) error {
 	return nil
 }
 
-var versionPattern = regexp.MustCompile(`^v?(\d+)\.(\d+)\.(\d+)(?:-([0-9A-Za-z.-]+))?(?:\+[0-9A-Za-z.-]+)?$`)
-
 // isOlder says whether a version comes before another by Semantic Versioning. Nothing is known of one that isn't of that form: then it does not.
 func isOlder(a, b string) bool {
-	x, y := versionPattern.FindStringSubmatch(a), versionPattern.FindStringSubmatch(b)
-	if x == nil || y == nil {
-		return false
-	}
-	for i := 1; i <= 3; i++ {
-		if c := compareNumbers(x[i], y[i]); c != 0 {
-			return c < 0
-		}
-	}
-	if x[4] == "" || y[4] == "" {
-		return x[4] != "" && y[4] == "" // a pre-release comes before its release
-	}
-	p, q := strings.Split(x[4], "."), strings.Split(y[4], ".")
-	for i := range min(len(p), len(q)) {
-		if c := compareIdentifiers(p[i], q[i]); c != 0 {
-			return c < 0
-		}
-	}
-	return len(p) < len(q)
-}
-
-func compareNumbers(a, b string) int {
-	a, b = strings.TrimLeft(a, "0"), strings.TrimLeft(b, "0")
-	return cmp.Or(cmp.Compare(len(a), len(b)), cmp.Compare(a, b))
-}
-
-func compareIdentifiers(a, b string) int {
-	_, errA := strconv.ParseUint(a, 10, 64)
-	_, errB := strconv.ParseUint(b, 10, 64)
-	switch {
-	case errA == nil && errB == nil:
-		return compareNumbers(a, b)
-	case errA == nil:
-		return -1
-	case errB == nil:
-		return 1
-	}
-	return cmp.Compare(a, b)
+	a, b = "v"+strings.TrimPrefix(a, "v"), "v"+strings.TrimPrefix(b, "v")
+	return semver.IsValid(a) && semver.IsValid(b) && semver.Compare(a, b) < 0
 }
 
 // freeSpace is how many bytes may be written on the file system of a directory.

@@ -192,7 +192,7 @@ func TestAStepFails(t *testing.T) {
 	}
 }
 
-// A recorder knows what a power cut leaves of the steps before it: what was synced, and any part of the rest. Entries belong to their
+// stepRecorder knows what a power cut leaves of the steps before it: what was synced, and any part of the rest. Entries belong to their
 // directory, contents and attributes to their file; each is safe when that was synced after it. Nothing else is promised: unsynced
 // steps are lost or kept in any combination. A rename across directories is atomic.
 type stepRecorder struct {

@@ -30,7 +30,7 @@ func changedAt(info fs.FileInfo) time.Time {
 	return time.Unix(at.Unix())
 }
 
-// free is the space that the file system of an open file has for who isn't root, in bytes.
+// freeBytes is the space that the file system of an open file has for who isn't root, in bytes.
 func freeBytes(f *os.File) (uint64, bool) {
 	var st unix.Statfs_t
 	if err := unix.Fstatfs(int(f.Fd()), &st); err != nil {
