@@ -327,7 +327,7 @@ func (s *dataStand) try(t *testing.T, program, file string, damage func(text, ol
 	default:
 		require.NoError(t, os.WriteFile(path, bad, 0o600))
 	}
-	mqtt, http, tls := freePort(t), freePort(t), freePort(t)
+	mqtt, http, tls := harness.FreeAddress(t), harness.FreeAddress(t), harness.FreeAddress(t)
 	line, ready := s.agentLine(dir, filepath.Join(cell, "root")), ""
 	switch program {
 	case "hub":
@@ -393,13 +393,6 @@ func logLinesOf(log, path string) (lines string) {
 		}
 	}
 	return lines
-}
-
-func freePort(t *testing.T) string {
-	t.Helper()
-	address, err := harness.FreePort()
-	require.NoError(t, err)
-	return address
 }
 
 func portOf(address string) string { return address[strings.LastIndex(address, ":")+1:] }

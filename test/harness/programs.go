@@ -12,6 +12,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"testing"
 	"time"
 )
 
@@ -96,6 +97,16 @@ func Missing(programs ...string) (missing []string) {
 // or another. It is below those that the system gives to whoever asks for any: until a program listens there, and
 // while it is down, an outgoing connection could take one of them.
 func FreePort() (string, error) { return ownPorts.take() }
+
+// FreeAddress is FreePort for a test.
+func FreeAddress(t testing.TB) string {
+	t.Helper()
+	address, err := FreePort()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return address
+}
 
 // portBlock is a range of ports that a process has for itself, because it listens on the first of them until it ends.
 type portBlock struct {

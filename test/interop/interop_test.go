@@ -123,7 +123,7 @@ func startBrokers(t *testing.T) []brokerTarget {
 		require.NoError(t, os.WriteFile(filepath.Join(w.Dir, broker+".yaml"), []byte(users), 0o600))
 		plain, err := w.Broker(broker)
 		require.NoError(t, err)
-		tls, ws := freePort(t), freePort(t)
+		tls, ws := harness.FreeAddress(t), harness.FreeAddress(t)
 		args := append([]string{"--mqtt-tls-listen", tls, "--mqtt-websocket-listen", ws}, secure...)
 		require.NoError(t, w.Start(ctx, broker, args...))
 		targets = append(targets,
@@ -135,13 +135,6 @@ func startBrokers(t *testing.T) []brokerTarget {
 	out, err := exec.CommandContext(ctx, filepath.Join(w.Bin, "edgebus"), "apply", "-f", n1, "--server", "http://"+w.Hub.HTTP).CombinedOutput()
 	require.NoError(t, err, "%s", out)
 	return targets
-}
-
-func freePort(t *testing.T) string {
-	t.Helper()
-	address, err := harness.FreePort()
-	require.NoError(t, err)
-	return address
 }
 
 // runSteps runs a program that prints a line for each step that went well.

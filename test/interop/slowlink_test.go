@@ -15,6 +15,7 @@ import (
 
 	mqtt "github.com/edgebus/edgebus/broker/client"
 	"github.com/edgebus/edgebus/test/faults"
+	"github.com/edgebus/edgebus/test/harness"
 	"github.com/edgebus/edgebus/test/stand"
 )
 
@@ -188,7 +189,7 @@ func TestMosquittosBridgeOverASlowLink(t *testing.T) {
 			s := stand.New(t, 1)
 			b := slowBridge{farName: "up/"}
 			for _, address := range []*string{&b.far, &b.near} {
-				*address = freePort(t)
+				*address = harness.FreeAddress(t)
 			}
 			var err error
 			b.line, err = faults.New(faults.Options{Target: b.far})

@@ -272,7 +272,7 @@ func TestMosquittosScripts(t *testing.T) {
 				require.NoError(t, err)
 				run := suiteScript{root: root, name: m[2], program: filepath.Join(bin, program)}
 				for range ports {
-					_, port, _ := strings.Cut(freePort(t), ":")
+					_, port, _ := strings.Cut(harness.FreeAddress(t), ":")
 					run.ports = append(run.ports, port)
 				}
 				all.Go(func() error {
@@ -382,7 +382,7 @@ func TestMosquittosPacketCases(t *testing.T) {
 	for _, program := range []string{"cloudhub", "edgecore"} {
 		t.Run(program, func(t *testing.T) {
 			t.Parallel()
-			_, port, _ := strings.Cut(freePort(t), ":")
+			_, port, _ := strings.Cut(harness.FreeAddress(t), ":")
 			run := suiteScript{root: mosquittoRoot(t, dir), name: "msg_sequence_test.py", ports: []string{port}, program: filepath.Join(bin, program)}
 			out, why, _ := run.run(t.Context())
 			require.Empty(t, why)

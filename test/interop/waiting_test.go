@@ -14,6 +14,7 @@ import (
 
 	mqtt "github.com/edgebus/edgebus/broker/client"
 	"github.com/edgebus/edgebus/test/faults"
+	"github.com/edgebus/edgebus/test/harness"
 	"github.com/edgebus/edgebus/test/stand"
 )
 
@@ -28,7 +29,7 @@ func TestAllThatWaitedInAMosquittoBridgeArrives(t *testing.T) {
 	for _, protocol := range []string{"mqttv311", "mqttv50"} {
 		for _, qos := range []byte{1, 2} {
 			name := fmt.Sprintf("%s-%d", protocol, qos)
-			address := freePort(t)
+			address := harness.FreeAddress(t)
 			_, port, _ := strings.Cut(address, ":")
 			conf := filepath.Join(s.Dir, name+".conf")
 			require.NoError(t, os.WriteFile(conf, []byte("listener "+port+" 127.0.0.1\nallow_anonymous true\nmax_queued_messages 0\nlog_type all\nconnection "+name+

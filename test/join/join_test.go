@@ -15,7 +15,6 @@ import (
 	"encoding/pem"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -32,6 +31,7 @@ import (
 	"github.com/edgebus/edgebus/cloud"
 	"github.com/edgebus/edgebus/configs"
 	"github.com/edgebus/edgebus/edge/enroll"
+	"github.com/edgebus/edgebus/test/harness"
 	"github.com/edgebus/edgebus/topics"
 	"github.com/edgebus/edgebus/topics/resource"
 )
@@ -53,14 +53,6 @@ http: {listen: %q, tls: {listen: %q}}
 limits: {connectRate: 100000, wrongPasswords: %d}
 `
 
-// freeAddress is an address that nobody listens on.
-func freeAddress(t testing.TB) string {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	defer l.Close()
-	return l.Addr().String()
-}
-
 // hubAddresses are a hub's.
 type hubAddresses struct{ mqtt, api, https string }
 
@@ -73,7 +65,7 @@ type hubOptions struct {
 
 func startHub(t testing.TB, dir string, wrongPasswords int, change ...func(*hubOptions)) *joinHub {
 	t.Helper()
-	o := hubOptions{at: hubAddresses{freeAddress(t), freeAddress(t), freeAddress(t)}, log: zerolog.Nop()}
+	o := hubOptions{at: hubAddresses{harness.FreeAddress(t), harness.FreeAddress(t), harness.FreeAddress(t)}, log: zerolog.Nop()}
 	for _, f := range change {
 		f(&o)
 	}

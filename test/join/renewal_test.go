@@ -19,6 +19,7 @@ import (
 	"github.com/edgebus/edgebus/configs"
 	"github.com/edgebus/edgebus/edge"
 	"github.com/edgebus/edgebus/edge/enroll"
+	"github.com/edgebus/edgebus/test/harness"
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
@@ -51,7 +52,7 @@ func TestACertificateIsRenewedOverTheLink(t *testing.T) {
 	const validity, patience = 12 * time.Second, time.Minute
 	dir, data := t.TempDir(), t.TempDir()
 	log, hubLog := new(logBuffer), new(logBuffer)
-	at := hubAddresses{mqtt: freeAddress(t), api: freeAddress(t), https: freeAddress(t)}
+	at := hubAddresses{mqtt: harness.FreeAddress(t), api: harness.FreeAddress(t), https: harness.FreeAddress(t)}
 	short := func(o *hubOptions) { o.validity, o.log, o.at = validity, zerolog.New(hubLog), at }
 	h := startHub(t, dir, 20, short)
 	joined, err := enroll.Join(testContext(t), h.options(data, "n7", h.invite("n7", 1)))
