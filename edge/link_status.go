@@ -144,12 +144,12 @@ func linkReporter(o Options, h *hubLink, commits *metrics.Commits, rules *acl.Ac
 			link.CertificateExpires = resource.FormatTime(at)
 		}
 		if l.renewalError != nil {
-			link.RenewalError, link.RenewalFails = l.renewalError.Error(), resource.FormatTime(l.renewalFailsSince)
+			link.RenewalError, link.RenewalFailingSince = l.renewalError.Error(), resource.FormatTime(l.renewalFailsSince)
 		}
 		r := mqttserver.LinkReport("edgecore", o.Version, br, commits, rules, space)
 		r.Hub, r.Links, r.Streams = s.Hub.Text(), []resource.Link{link}, streamReport(h)
 		r.Owned = &resource.Usage{
-			Keys: s.UpKeys, MostKeys: o.Config.Limits.Node.Keys, Bytes: s.UpBytes, MostBytes: int(o.Config.Limits.Node.Bytes),
+			Keys: s.UpKeys, MaxKeys: o.Config.Limits.Node.Keys, Bytes: s.UpBytes, MaxBytes: int(o.Config.Limits.Node.Bytes),
 		}
 		return r
 	}

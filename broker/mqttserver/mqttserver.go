@@ -125,8 +125,8 @@ func LinkReport(program, version string, br *broker.Broker, commits *metrics.Com
 		foreign = &resource.ForeignOrigin{Origin: f.Origin, Listener: f.Listener, Time: resource.FormatTime(f.At)}
 	}
 	return resource.LinkReport{
-		Program: program, Version: version, Now: resource.FormatTime(time.Now()), Gone: commits.Gone(), Short: daemon.DescriptorsShort(),
-		Failing: commits.Failing(), Damaged: commits.Damaged(), Refused: r.Refused, FullestQueue: r.FullestQueue, FullestOf: r.FullestOf, Missed: r.Missed,
+		Program: program, Version: version, Now: resource.FormatTime(time.Now()), MissingData: commits.Gone(), DescriptorShortage: daemon.DescriptorsShort(),
+		FailingStores: commits.Failing(), DamagedStores: commits.Damaged(), Refused: r.Refused, FullestQueue: r.FullestQueue, FullestQueueClient: r.FullestOf, Missed: r.Missed,
 		Rules: rules.Failing(), LowSpace: space.Low(), ForeignOrigin: foreign,
 	}
 }

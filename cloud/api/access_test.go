@@ -52,7 +52,7 @@ func newHubWithUsers(t *testing.T) *hub {
 		o.Authenticate = authenticateByHeader
 		o.Metrics = http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { writeText(w, http.StatusOK, "figures") })
 		o.Links = func(node string, most int) (r resource.LinkReport) {
-			r.FullestQueue, r.FullestOf, r.Missed, r.Refused = 1, "somebody", 2, map[string]int64{"quota": 3}
+			r.FullestQueue, r.FullestQueueClient, r.Missed, r.Refused = 1, "somebody", 2, map[string]int64{"quota": 3}
 			for _, name := range []string{"n2", "n1", "plant-a"} {
 				if (node == "" || node == name) && len(r.Links) < most {
 					r.Links = append(r.Links, resource.Link{Node: name})

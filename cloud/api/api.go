@@ -509,7 +509,7 @@ func (s *server) linksFor(a access, node string, most int) resource.LinkReport {
 		return s.Links(node, most)
 	}
 	report := s.Links(node, math.MaxInt)
-	report.FullestQueue, report.FullestOf, report.Missed, report.Refused = 0, "", 0, nil
+	report.FullestQueue, report.FullestQueueClient, report.Missed, report.Refused = 0, "", 0, nil
 	report.Links = slices.DeleteFunc(report.Links, func(l resource.Link) bool { return !a.hasNode(l.Node) })
 	if more := len(report.Links) - most; more > 0 {
 		report.Links, report.More = report.Links[:most], more

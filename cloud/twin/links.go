@@ -58,7 +58,7 @@ func (ls *links) Links(name string, most int) (links []resource.Link, more int) 
 			links[i].SpecFailed = f.agent.Failed.String()
 		}
 		if f.state == resource.Online {
-			links[i].Stopped = f.stoppedPrograms()
+			links[i].StoppedPrograms = f.stoppedPrograms()
 		}
 		links[i].Rejected = ls.rejections.ofNode(links[i].Node)
 	}

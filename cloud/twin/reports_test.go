@@ -217,7 +217,7 @@ func TestANodeWhoseAgentEndedSaysSo(t *testing.T) {
 	condition(resource.ConditionAgentOnline, "True Running")
 	condition(resource.ConditionUpdating, "True Staging")
 	links, _ := r.twins.Links("n1", 1)
-	require.Empty(t, links[0].Stopped)
+	require.Empty(t, links[0].StoppedPrograms)
 
 	c.report("agent/state", "offline") // its will
 	condition(resource.ConditionAgentOnline, "False Stopped")
@@ -226,7 +226,7 @@ func TestANodeWhoseAgentEndedSaysSo(t *testing.T) {
 	require.True(t, s.AgentStopped())
 	require.Equal(t, resource.SummaryUnknown, s.Updated().Status)
 	links, _ = r.twins.Links("n1", 1)
-	require.Equal(t, []string{"edgeagent"}, links[0].Stopped)
+	require.Equal(t, []string{"edgeagent"}, links[0].StoppedPrograms)
 
 	c.report("agent/state", "online")
 	condition(resource.ConditionAgentOnline, "True Running")

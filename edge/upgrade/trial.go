@@ -76,13 +76,13 @@ func askCore(ctx context.Context, dataDir string) (r coreState, err error) {
 
 // checkSound says what is wrong with a core itself, by its state.
 func checkSound(r coreState) error {
-	for _, bad := range []map[string]string{r.Damaged, r.Failing} {
+	for _, bad := range []map[string]string{r.DamagedStores, r.FailingStores} {
 		for _, store := range slices.Sorted(maps.Keys(bad)) {
 			return fmt.Errorf("its store %s fails: %s", store, bad[store])
 		}
 	}
-	if r.Gone != "" {
-		return errors.New(r.Gone)
+	if r.MissingData != "" {
+		return errors.New(r.MissingData)
 	}
 	return nil
 }

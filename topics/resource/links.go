@@ -14,14 +14,14 @@ type LinkReport struct {
 	Now     string `json:"now"` // the time by this end's clock
 	// Hub is the hub's identity. In a core's report it is that of the hub that the core is connected to.
 	Hub string `json:"hub,omitempty"`
-	// Failing has the error of the last commit for each store whose last commit failed.
-	Failing map[string]string `json:"failing,omitempty"`
-	// Gone is an error if a part of the data directory was removed, moved or replaced while the program was using it.
-	Gone string `json:"gone,omitempty"`
-	// Short is an explanation if connections were refused in the last minute for lack of file descriptors.
-	Short string `json:"short,omitempty"`
-	// Damaged has an error for each store that found damage in its files. Such a store goes on, but can't be opened again.
-	Damaged map[string]string `json:"damaged,omitempty"`
+	// FailingStores has the error of the last commit for each store whose last commit failed.
+	FailingStores map[string]string `json:"failingStores,omitempty"`
+	// MissingData is an error if a part of the data directory was removed, moved or replaced while the program was using it.
+	MissingData string `json:"missingData,omitempty"`
+	// DescriptorShortage is an explanation if connections were refused in the last minute for lack of file descriptors.
+	DescriptorShortage string `json:"descriptorShortage,omitempty"`
+	// DamagedStores has an error for each store that found damage in its files. Such a store goes on, but can't be opened again.
+	DamagedStores map[string]string `json:"damagedStores,omitempty"`
 	// LowSpace is how little of the disk with the data directory is free, if it is nearly full.
 	LowSpace string `json:"lowSpace,omitempty"`
 	// ForeignOrigin is the last web page that was refused at MQTT over WebSocket; nil: none was since this end's start.
@@ -30,10 +30,10 @@ type LinkReport struct {
 	Rules string `json:"rules,omitempty"`
 	// FullestQueue is the fill level of the fullest queue of this end's broker, from 0 to 1.
 	FullestQueue float64 `json:"fullestQueue,omitempty"`
-	// FullestOf is the client that the fullest queue belongs to. Missed is how many messages were dropped because a session
+	// FullestQueueClient is the client that the fullest queue belongs to. Missed is how many messages were dropped because a session
 	// was full: since this end's start, and before it by sessions that there still are.
-	FullestOf string `json:"fullestOf,omitempty"`
-	Missed    int64  `json:"missed,omitempty"`
+	FullestQueueClient string `json:"fullestQueueClient,omitempty"`
+	Missed             int64  `json:"missed,omitempty"`
 	// Refused is how many publishes this end's broker refused since its start, by kind of error.
 	Refused map[string]int64 `json:"refused,omitempty"`
 	// Streams is the state of a core's queue of streams; nil in the hub's report.
@@ -62,10 +62,10 @@ type StreamReport struct {
 
 // Usage is how much a node owns, and its limits. A limit of 0 means no limit.
 type Usage struct {
-	Keys      int `json:"keys"`
-	MostKeys  int `json:"mostKeys"`
-	Bytes     int `json:"bytes"`
-	MostBytes int `json:"mostBytes"`
+	Keys     int `json:"keys"`
+	MaxKeys  int `json:"maxKeys"`
+	Bytes    int `json:"bytes"`
+	MaxBytes int `json:"maxBytes"`
 }
 
 // LinkAlone is the state of the link of a core whose settings name no hub.
@@ -96,16 +96,16 @@ type Link struct {
 	CertificateExpires string `json:"certificateExpires,omitempty"`
 	// SpecFailed is the version of the spec that the node's agent could not apply, and the reason; empty if none.
 	SpecFailed string `json:"specFailed,omitempty"`
-	// Stopped are the programs of the node that have ended: edgeagent, edgediscovery.
-	Stopped []string `json:"stopped,omitempty"`
-	// RenewalError is why the node's certificate could not be renewed, and RenewalFails since when. They are set for cores that
+	// StoppedPrograms are the programs of the node that have ended: edgeagent, edgediscovery.
+	StoppedPrograms []string `json:"stoppedPrograms,omitempty"`
+	// RenewalError is why the node's certificate could not be renewed, and RenewalFailingSince since when. They are set for cores that
 	// renew their certificates.
-	RenewalError string     `json:"renewalError,omitempty"`
-	RenewalFails string     `json:"renewalFails,omitempty"`
-	OverQuota    string     `json:"overQuota,omitempty"` // the limit exceeded, for which the hub stores no reports of the node
-	OtherHub     string     `json:"otherHub,omitempty"`  // the hub that the node's data is from, if not this one
-	Rejected     *Rejection `json:"rejected,omitempty"`
-	Anomaly      *Anomaly   `json:"anomaly,omitempty"`
+	RenewalError        string     `json:"renewalError,omitempty"`
+	RenewalFailingSince string     `json:"renewalFailingSince,omitempty"`
+	OverQuota           string     `json:"overQuota,omitempty"` // the limit exceeded, for which the hub stores no reports of the node
+	OtherHub            string     `json:"otherHub,omitempty"`  // the hub that the node's data is from, if not this one
+	Rejected            *Rejection `json:"rejected,omitempty"`
+	Anomaly             *Anomaly   `json:"anomaly,omitempty"`
 }
 
 // Anomaly is the last time that a node's state was replaced by one that can't have followed from it.

@@ -10,7 +10,7 @@ import (
 // checkAgent: do the node's programs run, and can it have what its spec says?
 func checkAgent(d *nodeDiagnosis, f facts) {
 	l, _ := f.link()
-	for _, program := range l.Stopped {
+	for _, program := range l.StoppedPrograms {
 		d.add(markWrong, "start it on the node: systemctl start "+program+"; its log says why it ended: journalctl -u "+program, "%s does not run", program)
 	}
 	d.addIf(l.SpecFailed != "", markWrong, "mend the cause; then a full disk or the like is tried again by itself, and everything else with: kubectl annotate --overwrite node "+f.node+" "+resource.RetryAnnotation+"=$(date +%s)",

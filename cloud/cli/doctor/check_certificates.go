@@ -11,8 +11,8 @@ import (
 func checkCertificates(d *nodeDiagnosis, f facts) {
 	l, _ := f.link()
 	since := ""
-	if l.RenewalFails != "" {
-		since = ", since " + l.RenewalFails
+	if l.RenewalFailingSince != "" {
+		since = ", since " + l.RenewalFailingSince
 	}
 	d.addIf(l.RenewalError != "", markLook, "it is tried again; the hub's log may say why it was refused", "the node's certificate could not be renewed%s: %s", since, l.RenewalError)
 	at, err := resource.ParseTime(l.CertificateExpires)

@@ -17,10 +17,10 @@ func checkPrograms(d *nodeDiagnosis, f facts) {
 		if r == nil {
 			continue
 		}
-		d.addIf(r.Gone != "", markWrong, "what it acknowledged may be lost; it refuses messages that it would have to store: restore a backup (edgebus restore)",
-			"%s has lost its files: %s", r.Program, r.Gone)
-		d.addIf(r.Short != "", markWrong, "raise its limit of open files (LimitNOFILE= of its unit, ulimit -n), or stop the clients that hold so many connections",
-			"%s refuses new connections: %s, the rest are kept for its own work", r.Program, r.Short)
+		d.addIf(r.MissingData != "", markWrong, "what it acknowledged may be lost; it refuses messages that it would have to store: restore a backup (edgebus restore)",
+			"%s has lost its files: %s", r.Program, r.MissingData)
+		d.addIf(r.DescriptorShortage != "", markWrong, "raise its limit of open files (LimitNOFILE= of its unit, ulimit -n), or stop the clients that hold so many connections",
+			"%s refuses new connections: %s, the rest are kept for its own work", r.Program, r.DescriptorShortage)
 		d.addIf(r.LowSpace != "", markLook, "free space on it, or move data.dir to a larger disk: when it is full, writes are refused", "%s: %s", r.Program, r.LowSpace)
 		if o := r.ForeignOrigin; o != nil {
 			at, err := resource.ParseTime(o.Time)
@@ -30,15 +30,15 @@ func checkPrograms(d *nodeDiagnosis, f facts) {
 		}
 		d.addIf(r.Rules != "", markLook, "correct the file (auth.topics): it is read again when it changes",
 			"%s uses older rules for users' own topics than its file has now: %s", r.Program, r.Rules)
-		for _, store := range slices.Sorted(maps.Keys(r.Failing)) {
-			d.add(markWrong, "free space on its disk, or repair it; the program then continues by itself", "%s can't store (%s): %s", r.Program, store, r.Failing[store])
+		for _, store := range slices.Sorted(maps.Keys(r.FailingStores)) {
+			d.add(markWrong, "free space on its disk, or repair it; the program then continues by itself", "%s can't store (%s): %s", r.Program, store, r.FailingStores[store])
 		}
-		for _, store := range slices.Sorted(maps.Keys(r.Damaged)) {
+		for _, store := range slices.Sorted(maps.Keys(r.DamagedStores)) {
 			d.add(markWrong, "it works until it is stopped, and will not start again with these files: restore a backup (edgebus restore)", "%s has damaged files (%s): %s",
-				r.Program, store, r.Damaged[store])
+				r.Program, store, r.DamagedStores[store])
 		}
 		d.addIf(r.FullestQueue > fullQueue, markLook, "the client is offline or slow: when its queue is full, messages for it are dropped (limits.session)",
-			"the queue of client %q on %s is %.0f %% full", r.FullestOf, r.Program, 100*r.FullestQueue)
+			"the queue of client %q on %s is %.0f %% full", r.FullestQueueClient, r.Program, 100*r.FullestQueue)
 		d.addIf(r.Missed > 0, markLook, "its log names the clients, which are offline or slow: connect them, end their sessions (edgebus session end), or raise limits.session",
 			"%s had no room for %d messages in sessions, and dropped them (edgebus session list: missed)", r.Program, r.Missed)
 	}

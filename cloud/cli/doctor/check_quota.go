@@ -16,7 +16,7 @@ func checkQuota(d *nodeDiagnosis, f facts) {
 	for _, x := range []struct {
 		have, most int
 		of         string
-	}{{o.Keys, o.MostKeys, "keys"}, {o.Bytes, o.MostBytes, "bytes"}} {
+	}{{o.Keys, o.MaxKeys, "keys"}, {o.Bytes, o.MaxBytes, "bytes"}} {
 		switch {
 		case x.most == 0 || float64(x.have) < fullQuota*float64(x.most):
 		case x.have >= x.most:

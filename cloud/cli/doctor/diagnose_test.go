@@ -42,9 +42,9 @@ func TestDiagnosis(t *testing.T) {
 		mark mark
 		what string
 	}{
-		"damaged files":   {func(f *facts) { f.core.Damaged = map[string]string{"sessions": "1.log is damaged"} }, markWrong, "edgecore has damaged files (sessions): 1.log"},
-		"disk full":       {func(f *facts) { f.core.Failing = map[string]string{"tree": "no space left on device"} }, markWrong, "edgecore can't store (tree): no space left"},
-		"queue":           {func(f *facts) { f.hub.FullestQueue, f.hub.FullestOf = 0.9, "scada" }, markLook, `the queue of client "scada" on cloudhub is 90 % full`},
+		"damaged files":   {func(f *facts) { f.core.DamagedStores = map[string]string{"sessions": "1.log is damaged"} }, markWrong, "edgecore has damaged files (sessions): 1.log"},
+		"disk full":       {func(f *facts) { f.core.FailingStores = map[string]string{"tree": "no space left on device"} }, markWrong, "edgecore can't store (tree): no space left"},
+		"queue":           {func(f *facts) { f.hub.FullestQueue, f.hub.FullestQueueClient = 0.9, "scada" }, markLook, `the queue of client "scada" on cloudhub is 90 % full`},
 		"no room":         {func(f *facts) { f.core.Missed = 3 }, markLook, "edgecore had no room for 3 messages in sessions"},
 		"clock":           {func(f *facts) { f.core.Now = timeBefore(f, 90*time.Minute) }, markWrong, "clock is 1h behind the hub's"},
 		"clock, far away": {func(f *facts) { s := 10.0; f.core, f.hub.Links[0].ClockAhead = nil, &s }, markLook, "clock is 10s ahead of the hub's"},
@@ -87,10 +87,10 @@ func TestDiagnosis(t *testing.T) {
 			l.OverQuota, l.InStep, l.Behind = "3 keys, at most 2 are taken", false, &resource.LinkLag{Keys: 3, Seconds: 90}
 		}, markWrong, "3 keys, at most 2"},
 		"own quota": {func(f *facts) {
-			f.core.Owned = &resource.Usage{Keys: 100, MostKeys: 100, Bytes: 10, MostBytes: 1000}
+			f.core.Owned = &resource.Usage{Keys: 100, MaxKeys: 100, Bytes: 10, MaxBytes: 1000}
 		}, markWrong, "owns 100 keys of the 100 that it may: more are refused"},
 		"own quota soon": {func(f *facts) {
-			f.core.Owned = &resource.Usage{Keys: 10, MostKeys: 100, Bytes: 950, MostBytes: 1000}
+			f.core.Owned = &resource.Usage{Keys: 10, MaxKeys: 100, Bytes: 950, MaxBytes: 1000}
 		}, markLook, "owns 950 bytes of the 1000"},
 		"beyond a limit": {func(f *facts) {
 			f.core.Owned, f.core.Refused = &resource.Usage{}, map[string]int64{"Quota": 3}
@@ -184,7 +184,7 @@ func TestOneSaysNotThatAllIsWellUnlessTheHubWasAsked(t *testing.T) {
 	d := diagnose(f)
 	require.Contains(t, d.Verdict, "can't tell: the hub does not answer")
 	require.Equal(t, exitcode.Code(2), d.exitError())
-	f.core.Failing = map[string]string{"tree": "no space left on device"}
+	f.core.FailingStores = map[string]string{"tree": "no space left on device"}
 	d = diagnose(f)
 	require.Equal(t, "something is wrong", d.Verdict)
 	require.Equal(t, exitcode.Code(1), d.exitError())
@@ -214,7 +214,7 @@ func TestANodeThatWorksAloneIsWell(t *testing.T) {
 	unknown.hub.Links = nil
 	linkedBefore.mappers["virtual"] = resource.Offline // as the hub heard last
 	without.hub, without.hubErr = nil, errors.New("connection refused")
-	ill.core.Failing = map[string]string{"tree": "no space left on device"}
+	ill.core.FailingStores = map[string]string{"tree": "no space left on device"}
 	for _, f := range []facts{alone(), unknown, without, linkedBefore} {
 		d := diagnose(f)
 		require.Equal(t, "all is well: the node works alone", d.Verdict, d.Findings)

@@ -53,7 +53,7 @@ func (f facts) link() (l resource.Link, known bool) {
 		if core.CertificateExpires != "" && (l.CertificateExpires == "" || core.CertificateExpires < l.CertificateExpires) {
 			l.CertificateExpires = core.CertificateExpires
 		}
-		l.RenewalError, l.RenewalFails = core.RenewalError, core.RenewalFails // which is newer than what the hub knows
+		l.RenewalError, l.RenewalFailingSince = core.RenewalError, core.RenewalFailingSince // which is newer than what the hub knows
 		l.OverQuota = cmp.Or(l.OverQuota, core.OverQuota)
 	}
 	return l, true
