@@ -11,18 +11,15 @@
 // # Files, in reading order
 //
 //	twin.go        Twins: its parts, the batch of steps, commit, what happens when the store fails
-//	node.go        node: its two maps, and what is stored of the map up
+//	node.go        node: its two maps, what is stored of the map up, and how documents and desired values are put into the map down
 //	nodes.go       nodes: those that are known; what becomes of a deleted Node's
 //	connection.go  the link of a node begins, ends and brings messages; what they change
 //	otherhub.go    nodes that have what another hub gave them
 //	objects.go     objects of the store, at the start and as they change, to the parts that follow them
 //	devices.go     devices: Devices and their models to maps down
-//	downmap.go     a node's map down: desired values, and documents in parts
 //	projections.go documents: objects of other kinds to maps down
-//	desired.go     desiredWrites: writes of desired values by clients, and publishes of theirs
-//	deliveries.go  deliveryWaits: they are answered once durable sessions have what follows
-//	reported.go    what a node reported of a Device, for its status
-//	status.go      statusWriter: the statuses of Devices and Nodes
+//	desired.go     desiredWrites: writes of desired values by clients; deliveryWaits: they are answered once durable sessions have them
+//	status.go      statusWriter: the statuses of Devices and Nodes, from what nodes reported
 //	events.go      events of Devices and Nodes
 //	reports.go     Reports: what nodes own at topics of one kind, for controllers
 //	links.go       links: how the nodes' links are
@@ -34,6 +31,6 @@
 //   - a kind of object that nodes get documents of: a row of projections in cloud/projections.go, the kind and a function from an object
 //     to documents, each for a key that the contract (package topics) gives to the cloud. A record for each node, under the node's name, is
 //     the simplest source of them.
-//   - something that a status shows: statusWriter.tryWriteDevice or tryWriteNode (status.go), from nodeFacts or reported.go.
+//   - something that a status shows: statusWriter.tryWriteDevice or tryWriteNode (status.go), from nodeFacts or devices.reportedStatus.
 //   - an event: events.go, and a call where its cause is known.
 package twin

@@ -13,8 +13,7 @@
 //	upmap.go      upMap, the keys that the edge owns: writing, clearing, quota; those that stay on the node
 //	documents.go  downMap, what the cloud owns, and documents, what follows from its changes
 //	devices.go    devices: they join, change and leave; which mapper they are for
-//	overrides.go  overrides, the values in force; decideInForce is the rule of conflicts
-//	ends.go       overrideEnds: when overrides end
+//	overrides.go  overrides, the values in force; decideInForce is the rule of conflicts; overrideEnds, when overrides end
 //	publish.go    a publish of a client of the node's broker, to the part that it is for
 //	writes.go     localWrites: reported values, overrides, refusals, states, problems
 //	mappers.go    mappers: their presence, and what only they may clear
