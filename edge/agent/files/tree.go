@@ -13,7 +13,7 @@ import (
 	"syscall"
 )
 
-// A tree is a directory and all below it, which is read and changed by keys: clean, slash-separated paths relative to it, "" for
+// dirTree is a directory and all below it, which is read and changed by keys: clean, slash-separated paths relative to it, "" for
 // itself. No symbolic link is ever followed: each directory on the way is opened from the one above it, and must be what it was
 // when it was seen to be no link. It doesn't leave the directory, whatever another process does meanwhile.
 type dirTree struct {
