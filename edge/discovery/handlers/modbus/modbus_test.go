@@ -145,6 +145,7 @@ type registerHandler struct{}
 func (registerHandler) HandleCoils(*mb.CoilsRequest) ([]bool, error) {
 	return nil, mb.ErrIllegalFunction
 }
+
 func (registerHandler) HandleDiscreteInputs(*mb.DiscreteInputsRequest) ([]bool, error) {
 	return nil, mb.ErrIllegalFunction
 }
