@@ -14,4 +14,22 @@
 //	acl       rules for users' own topics, as mosquitto's acl_file has them
 //	password  hashes of passwords
 //	backoff   the pause before the next attempt
+//
+// # Packages, in reading order
+//
+//   - topics itself: table.go has the contract, topics.go parses and matches, parts.go cuts large documents
+//   - resource: the nouns of the bus as Go types
+//   - link: the protocol that keeps the two copies of a node's maps in step
+//   - dialect: the kinds of KubeEdge, flightctl and Akri, and their conversion; dialect/fit compares JSON with Go types
+//   - acl: which of the users' own topics a user may use
+//   - limits: what bounds a broker
+//   - password: hashes of passwords
+//   - schedule: windows of time
+//   - backoff: how long to wait before something that failed is tried again
+//
+// # Where to add
+//
+//   - a topic: a Kind and a row (table.go)
+//   - a role: Role and the rows that it may use (table.go)
+//   - a user property of an answer: beside PropCode (table.go)
 package topics

@@ -109,11 +109,6 @@ type Topic struct {
 	Doc                string
 }
 
-// Replicated reports whether the topic is a key of one of the node's two maps.
-func (t Topic) Replicated() bool {
-	return t.Retain && (t.Owner == OwnerCloud || t.Owner == OwnerEdge)
-}
-
 var (
 	noRoles          = []Role(nil)
 	watcherRoles     = []Role{RoleOperator, RoleViewer, RoleMapper}

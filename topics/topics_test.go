@@ -62,7 +62,6 @@ func TestOwnership(t *testing.T) {
 			}
 		}
 		require.NotContains(t, row.Publish, RoleViewer, row.Pattern)
-		require.False(t, row.Replicated() && row.Owner == OwnerHub, row.Pattern)
 	}
 }
 

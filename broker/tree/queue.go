@@ -10,9 +10,8 @@ import (
 // so that a sender waits for its own steps and for one turn of each other sender. Its owner closes it first and then runs
 // what waits, so that each step is run, or its sender told that it is not.
 type queue[B any] struct {
-	most   int // bytes that may wait
-	ready  chan struct{}
-	closed chan struct{}
+	most  int // bytes that may wait
+	ready chan struct{}
 
 	mu    sync.Mutex
 	room  sync.Cond
@@ -49,7 +48,7 @@ func queueBytes() int { return int(limits.MemoryShare(1.0/32, 4<<20, 32<<20)) }
 
 // init makes the queue ready for use; at most most bytes of steps wait in it.
 func (q *queue[B]) init(most int) {
-	q.most, q.ready, q.closed = most, make(chan struct{}, 1), make(chan struct{})
+	q.most, q.ready = most, make(chan struct{}, 1)
 	q.parts = make(map[string]*senderQueue[B])
 	q.room.L = &q.mu
 }
@@ -162,13 +161,9 @@ func (q *queue[B]) Close() {
 	defer q.mu.Unlock()
 	if !q.over {
 		q.over = true
-		close(q.closed)
 		q.room.Broadcast()
 	}
 }
-
-// Closed is closed by Close.
-func (q *queue[B]) Closed() <-chan struct{} { return q.closed }
 
 func (q *queue[B]) signal() {
 	select {

@@ -80,7 +80,6 @@ func TestNothingIsLostAtTheEnd(t *testing.T) {
 			q.run(0, ranLess(2))
 		}
 		q.Close()
-		<-q.Closed()
 		for q.Len() > 0 {
 			q.run(0, ranLess(2))
 		}
