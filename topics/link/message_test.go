@@ -185,19 +185,25 @@ func FuzzStored(f *testing.F) {
 }
 
 func TestStored(t *testing.T) {
+	entries := []Entry{
+		{Key: "devices/lamp/reported/power", Seq: 1, Ver: 2, TS: 1_700_000_000_000, Origin: "mapper", Value: []byte("ON"), Meta: Meta{For: 7}},
+		{Key: "k", Seq: 1 << 63, Ver: 1<<64 - 1, TS: -1, Value: []byte{}, Meta: Meta{BasedOn: 1, Until: 1 << 62}},
+		{Key: "k", Deleted: true, Seq: 3, Ver: 4},
+	}
 	for _, m := range exampleMessages() {
-		for _, e := range m.Entries {
-			b := AppendEntry(nil, e)
-			back, err := ParseEntry(e.Key, b)
-			require.NoError(t, err)
-			require.Equal(t, e, back)
-			b[len(b)-1]++ // it keeps nothing of the bytes
-			require.Equal(t, e, back)
-			for i := range len(b) - len(e.Value) {
-				_, err := ParseEntry(e.Key, b[:i])
-				require.Error(t, err, "cut off at %d", i)
-			}
+		entries = append(entries, m.Entries...)
+	}
+	for _, e := range entries {
+		b := AppendEntry(nil, e)
+		back, err := ParseEntry(e.Key, b)
+		require.NoError(t, err)
+		require.Equal(t, e, back)
+		for i := range len(b) - len(e.Value) {
+			_, err := ParseEntry(e.Key, b[:i])
+			require.Error(t, err, "cut off at %d", i)
 		}
+		b[len(b)-1]++ // it keeps nothing of the bytes
+		require.Equal(t, e, back)
 	}
 	s := MapState{Lineage: Lineage{N: 4, Nonce: 1<<64 - 1}, Seq: 9, Acked: 3, GCFloor: 2, VerFloor: 6, Applied: 5}
 	b, err := s.MarshalBinary()
@@ -206,4 +212,14 @@ func TestStored(t *testing.T) {
 	require.NoError(t, back.UnmarshalBinary(b))
 	require.Equal(t, s, back)
 	require.Error(t, back.UnmarshalBinary(b[:len(b)-1]))
+}
+
+func BenchmarkStoredEntry(b *testing.B) {
+	e := Entry{Key: "devices/lamp/reported/power", Seq: 300, Ver: 2, TS: 1_700_000_000_000, Origin: "mapper", Value: []byte("21.5")}
+	b.ReportAllocs()
+	for b.Loop() {
+		if _, err := ParseEntry(e.Key, AppendEntry(nil, e)); err != nil {
+			b.Fatal(err)
+		}
+	}
 }
