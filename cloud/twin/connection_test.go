@@ -245,9 +245,7 @@ func TestANodesFloodHoldsUpNobodyElse(t *testing.T) {
 	<-reported
 	close(gate)
 	c.gets(topics.DeviceKey("lamp", topics.KindDesired, "brightness"), "42")
-	require.Eventually(t, func() bool {
-		return slices.Contains(r.said("v1/nodes/n1/devices/lamp/reported/brightness"), "41")
-	}, testTimeout, time.Millisecond)
+	require.Eventually(t, func() bool { return slices.Contains(r.said("v1/nodes/n1/devices/lamp/reported/brightness"), "41") }, testTimeout, time.Millisecond)
 	end()
 }
 

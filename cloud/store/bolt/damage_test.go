@@ -151,9 +151,7 @@ func (d *damageTrial) try(bad []byte, how string) {
 // What the tree says is missing is noticed, and so is what was written and can't be read for its name.
 func TestUnreachableRecordsAreNoticed(t *testing.T) {
 	for says, change := range map[string]func(kind *bbolt.Bucket) error{
-		"122 of its records can be read, and it has 123": func(kind *bbolt.Bucket) error {
-			return kind.Bucket(bucketData).Delete(objectKey("default", "long"))
-		},
+		"122 of its records can be read, and it has 123": func(kind *bbolt.Bucket) error { return kind.Bucket(bucketData).Delete(objectKey("default", "long")) },
 		`Device: "default\x00lamp-0u": damaged record`: func(kind *bbolt.Bucket) error {
 			data := kind.Bucket(bucketData)
 			record := bytes.Clone(data.Get(objectKey("default", "long")))
