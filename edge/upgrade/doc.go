@@ -11,9 +11,8 @@
 //	steps.go      the table of the steps: the effect of each, what it does, and what comes after each of its results
 //	upgrade.go    Options; Upgrader: its life, and an order until it is an upgrade
 //	journal.go    the state on disk, which is all that a new process of the agent needs to go on, and what is reported
-//	kinds.go      what differs between orders of a version, of settings and of images
-//	settings.go   orders of settings
-//	stage.go      orders of a version, before anything is changed
+//	orders.go     what differs between orders of a version, of settings and of images
+//	order_*.go    orders of a version, and of settings
 //	fetch.go      programs from the hub, from servers and from registries
 //	versions.go   the directory of versions, the links into it, and the checks of programs
 //	minisign.go   signatures
@@ -28,6 +27,6 @@
 // # Where to add
 //
 //   - a step: a row of stepTable with its function (steps.go); steps_test.go holds the table against what it promises.
-//   - a kind of order: orderKind (kinds.go).
+//   - a kind of order: orderKind (orders.go).
 //   - a reason to roll back: coreControl.observe (trial.go), with a constant of topics/resource.
 package upgrade

@@ -83,7 +83,7 @@ func (i *installation) fetch(ctx context.Context, o resource.UpgradeOrder, progr
 		return toFailure(ctx, resource.UpgradeFailedDisk, err)
 	}
 	for _, a := range programs {
-		if err := i.fetchProgram(ctx, staging, o.Source, a, func(received int64) { i.received(before+received, size) }); err != nil {
+		if err := i.fetchProgram(ctx, staging, o.Source, a, func(received int64) { i.noteReceived(before+received, size) }); err != nil {
 			return err
 		}
 		before += a.Size

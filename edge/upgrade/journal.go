@@ -245,8 +245,8 @@ func (j *journal) from(o resource.UpgradeOrder) string {
 	return j.state.Version
 }
 
-// about says which order is dealt with.
-func (j *journal) about(o resource.UpgradeOrder) {
+// noteOrder says which order is dealt with.
+func (j *journal) noteOrder(o resource.UpgradeOrder) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	j.live.order, j.live.from, j.live.to, j.live.held = o.ID, j.from(o), o.Version, o.Wait
@@ -270,14 +270,14 @@ func (j *journal) progress(step string, err error) {
 	}
 }
 
-func (j *journal) waits(why string) {
+func (j *journal) noteWait(why string) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	j.live.lastWaitReason = why
 }
 
-// received notes how far a download is.
-func (j *journal) received(bytes, size int64) {
+// noteReceived notes how far a download is.
+func (j *journal) noteReceived(bytes, size int64) {
 	j.mu.Lock()
 	j.live.received, j.live.size = bytes, size
 	j.mu.Unlock()

@@ -78,7 +78,7 @@ func (w *probationWatch) probe(ctx context.Context) {
 		since = 0
 	}
 	w.looked = now
-	known, missed := w.core.missed(ctx, &p)
+	known, missed := w.core.missesHub(ctx, &p)
 	switch {
 	case ctx.Err() != nil:
 		return

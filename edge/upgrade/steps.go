@@ -184,10 +184,10 @@ func (u *Upgrader) carryOut(ctx context.Context) (again time.Duration, err error
 		row := stepTable[up.Step]
 		if u.unwritten && !row.urgent {
 			if err := u.save(func(*upgradeState) {}); err != nil {
-				return u.stuck(up, err), nil
+				return u.noteStuck(up, err), nil
 			}
 		}
-		u.about(up.Order)
+		u.noteOrder(up.Order)
 		u.progress(row.report, nil)
 		u.hook(row.report)
 		r, err := u.take(ctx, &up)
@@ -195,22 +195,22 @@ func (u *Upgrader) carryOut(ctx context.Context) (again time.Duration, err error
 		case ctx.Err() != nil:
 			return 0, nil
 		case r == resultAgain:
-			return u.stuck(up, err), nil
+			return u.noteStuck(up, err), nil
 		case r == resultReplace:
 			return 0, &AgentReplacement{u, up.Order.Version}
 		case r == resultEnded:
 			continue
 		}
-		if err := u.move(up, r, err); err != nil {
-			return u.stuck(up, err), nil
+		if err := u.saveResult(up, r, err); err != nil {
+			return u.noteStuck(up, err), nil
 		}
 	}
 	return 0, nil
 }
 
-// move puts a result on disk: the record after it. What can't be written is not forgotten, and is written before the next step, unless that is urgent;
+// saveResult puts a result on disk: the record after it. What can't be written is not forgotten, and is written before the next step, unless that is urgent;
 // a step that has changed nothing is taken again instead, for what it has seen may not hold any more.
-func (u *Upgrader) move(up upgradeRecord, r stepResult, why error) error {
+func (u *Upgrader) saveResult(up upgradeRecord, r stepResult, why error) error {
 	change, ok := up.after(r, why)
 	if !ok {
 		return fmt.Errorf("the step %s has come to %q, for which there is no next step", up.Step, r)
@@ -228,8 +228,8 @@ func (u *Upgrader) move(up upgradeRecord, r stepResult, why error) error {
 
 func (up upgradeRecord) nextStep(r stepResult) string { return stepTable[up.Step].next[r] }
 
-// stuck says why an upgrade does not go on now.
-func (u *Upgrader) stuck(up upgradeRecord, why error) (again time.Duration) {
+// noteStuck says why an upgrade does not go on now.
+func (u *Upgrader) noteStuck(up upgradeRecord, why error) (again time.Duration) {
 	u.log.Error().Err(why).Str("step", up.Step).Msg("the upgrade can't go on")
 	if up.Step == stepRolledBack {
 		why = fmt.Errorf("%s runs again; %w", up.previousName(), why)
@@ -305,7 +305,7 @@ func (u *Upgrader) takeSwitch(ctx context.Context, up *upgradeRecord) (stepResul
 
 // takeStart starts the core with what is new, unless that runs: the agent was started again meanwhile.
 func (u *Upgrader) takeStart(ctx context.Context, up *upgradeRecord) (stepResult, error) {
-	if u.core.runsNew(ctx, *up) {
+	if u.core.runsVersionOf(ctx, *up) {
 		return resultDone, nil
 	}
 	u.log.Info().Str("order", up.Order.ID).Msg(up.newName() + " is started on trial")
@@ -318,7 +318,7 @@ func (u *Upgrader) takeStart(ctx context.Context, up *upgradeRecord) (stepResult
 // takeTrial observes the core that was started.
 func (u *Upgrader) takeTrial(ctx context.Context, up *upgradeRecord) (stepResult, error) {
 	left := up.Started.Add(time.Duration(up.Order.Timeout) * time.Second).Sub(u.now())
-	return resultOf(u.core.withOutput(ctx, u.core.try(ctx, *up, min(u.o.Config.Trial.Timeout, left.Round(time.Millisecond)))))
+	return resultOf(u.core.withOutput(ctx, u.core.observe(ctx, *up, min(u.o.Config.Trial.Timeout, left.Round(time.Millisecond)))))
 }
 
 // takeCommit has the core run on. That it is the node's was written with the step.
@@ -363,7 +363,7 @@ func (u *Upgrader) takeRevert(ctx context.Context, up *upgradeRecord) (stepResul
 func (u *Upgrader) takeRestart(ctx context.Context, up *upgradeRecord) (stepResult, error) {
 	err := u.core.restart(ctx)
 	if err == nil {
-		err = u.core.revived(ctx)
+		err = u.core.awaitRunning(ctx)
 	}
 	switch {
 	case err != nil && up.RevertError == "" && u.kindOf(up.Order).restores:

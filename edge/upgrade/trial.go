@@ -107,9 +107,9 @@ func checkHeard(r coreState, within time.Duration) error {
 	return errors.New("the hub has not confirmed that it has everything of this node")
 }
 
-// try observes the core on trial until it was well for upgrade.trial.watch, and returns why it failed: at once if it ends, and else after a
+// observe observes the core on trial until it was well for upgrade.trial.watch, and returns why it failed: at once if it ends, and else after a
 // limit.
-func (c *coreControl) try(ctx context.Context, up upgradeRecord, limit time.Duration) error {
+func (c *coreControl) observe(ctx context.Context, up upgradeRecord, limit time.Duration) error {
 	core, version := up.newName(), cmp.Or(up.Order.Version, c.state.Version)
 	over := time.Now().Add(limit)
 	var well time.Time // since when
@@ -126,7 +126,7 @@ func (c *coreControl) try(ctx context.Context, up upgradeRecord, limit time.Dura
 		if used, most := residentMemory(pid), int64(c.config.Trial.Memory); used > most {
 			return failf(resource.UpgradeFailedMemory, "%s uses %d bytes of memory; %d are allowed on trial (upgrade.trial.memory)", core, used, most)
 		}
-		reason, err := c.well(ctx, version)
+		reason, err := c.checkWell(ctx, version)
 		if errors.As(err, new(*Failure)) {
 			return err
 		}
@@ -154,8 +154,8 @@ func (c *coreControl) try(ctx context.Context, up upgradeRecord, limit time.Dura
 	}
 }
 
-// well says why the core on trial is not well, and the reason that this is if it stays so.
-func (c *coreControl) well(ctx context.Context, version string) (reason string, err error) {
+// checkWell says why the core on trial is not well, and the reason that this is if it stays so.
+func (c *coreControl) checkWell(ctx context.Context, version string) (reason string, err error) {
 	r, err := askCore(ctx, c.config.Core.Data)
 	if err != nil {
 		return resource.UpgradeFailedHang, err
@@ -172,8 +172,8 @@ func (c *coreControl) well(ctx context.Context, version string) (reason string, 
 	return resource.UpgradeFailedConnection, c.connected()
 }
 
-// revived waits until the version before runs again, after a roll-back. The hub need not hear it: it may be away.
-func (c *coreControl) revived(ctx context.Context) error {
+// awaitRunning waits until the version before runs again, after a roll-back. The hub need not hear it: it may be away.
+func (c *coreControl) awaitRunning(ctx context.Context) error {
 	over := time.Now().Add(c.config.Trial.Timeout)
 	for {
 		pid, why := c.process(ctx)
@@ -196,8 +196,8 @@ func (c *coreControl) revived(ctx context.Context) error {
 	}
 }
 
-// managed says why the agent can't replace or restart the core of this node.
-func (c *coreControl) managed() error {
+// checkManaged says why the agent can't replace or restart the core of this node.
+func (c *coreControl) checkManaged() error {
 	switch {
 	case c.core == nil:
 		return failf(resource.UpgradeFailedRefused, "root is not /, and upgrade.core.run does not say how the agent is to run the core: it upgrades nothing")
@@ -210,8 +210,8 @@ func (c *coreControl) managed() error {
 // notReadyError is why an upgrade can't begin yet.
 type notReadyError struct{ error }
 
-// ready says what does not hold yet before an upgrade: the core is well, the hub hears it, and the host has the resources that the order asks for.
-func (c *coreControl) ready(ctx context.Context, o resource.UpgradeOrder) error {
+// checkReady says what does not hold yet before an upgrade: the core is well, the hub hears it, and the host has the resources that the order asks for.
+func (c *coreControl) checkReady(ctx context.Context, o resource.UpgradeOrder) error {
 	if pid, why := c.process(ctx); pid == 0 {
 		return notReadyError{fmt.Errorf("the present core does not run: %s", why)}
 	}
@@ -222,11 +222,11 @@ func (c *coreControl) ready(ctx context.Context, o resource.UpgradeOrder) error 
 	if err != nil {
 		return notReadyError{fmt.Errorf("the present core is not well: %w", err)}
 	}
-	return c.within(ctx, o)
+	return c.checkUsage(ctx, o)
 }
 
-// within says which of the host's resources is used more than an order allows.
-func (c *coreControl) within(ctx context.Context, o resource.UpgradeOrder) error {
+// checkUsage says which of the host's resources is used more than an order allows.
+func (c *coreControl) checkUsage(ctx context.Context, o resource.UpgradeOrder) error {
 	if o.Checks == nil {
 		return nil
 	}
@@ -255,8 +255,8 @@ func (c *coreControl) withOutput(ctx context.Context, err error) error {
 	return f
 }
 
-// runsNew says whether the core that runs is of the version on trial. Whether one has the new settings can't be known.
-func (c *coreControl) runsNew(ctx context.Context, up upgradeRecord) bool {
+// runsVersionOf says whether the core that runs is of the version on trial. Whether one has the new settings can't be known.
+func (c *coreControl) runsVersionOf(ctx context.Context, up upgradeRecord) bool {
 	if pid, _ := c.process(ctx); pid == 0 || up.Order.Version == "" {
 		return false
 	}
@@ -264,9 +264,9 @@ func (c *coreControl) runsNew(ctx context.Context, up upgradeRecord) bool {
 	return err == nil && r.Version == up.Order.Version
 }
 
-// missed says why the core is without its hub, though that could be reached. It is not known while nothing can be said for or against the core: nobody
+// missesHub says why the core is without its hub, though that could be reached. It is not known while nothing can be said for or against the core: nobody
 // has it run, or the hub can't be reached from this host either.
-func (c *coreControl) missed(ctx context.Context, p *probationRecord) (known bool, missed error) {
+func (c *coreControl) missesHub(ctx context.Context, p *probationRecord) (known bool, missed error) {
 	if pid, _ := c.process(ctx); pid == 0 {
 		return false, nil
 	}
@@ -340,5 +340,5 @@ func (c *coreControl) restore(ctx context.Context, up *upgradeRecord) error {
 	if err := c.restart(ctx); err != nil {
 		return err
 	}
-	return c.revived(ctx)
+	return c.awaitRunning(ctx)
 }

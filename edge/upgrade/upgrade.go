@@ -279,7 +279,7 @@ func (u *Upgrader) next(ctx context.Context) (again time.Duration) {
 			return retryAfter
 		}
 	}
-	o, err := u.wanted()
+	o, err := u.wantedOrder()
 	switch {
 	case o == nil && err != nil: // it is not known: what is told and what is begun stay as they are
 		return time.Hour
@@ -292,8 +292,8 @@ func (u *Upgrader) next(ctx context.Context) (again time.Duration) {
 	return u.prepare(ctx, *o)
 }
 
-// wanted is the order that is to be carried out; nil: there is none, or it was carried out. One that can't be read comes with an error.
-func (u *Upgrader) wanted() (*resource.UpgradeOrder, error) {
+// wantedOrder is the order that is to be carried out; nil: there is none, or it was carried out. One that can't be read comes with an error.
+func (u *Upgrader) wantedOrder() (*resource.UpgradeOrder, error) {
 	o, err := u.o.Order()
 	if o == nil || o.ID == "" || u.state.LastOutcome != nil && u.state.LastOutcome.Order == o.ID {
 		return nil, err
@@ -317,7 +317,7 @@ type prepareResult struct {
 
 // prepare takes the first step, and begins the upgrade.
 func (u *Upgrader) prepare(ctx context.Context, o resource.UpgradeOrder) (again time.Duration) {
-	u.about(o)
+	u.noteOrder(o)
 	switch held := u.held(o); {
 	case held != "":
 		u.progress(stepHeld, errors.New(held))
@@ -331,7 +331,7 @@ func (u *Upgrader) prepare(ctx context.Context, o resource.UpgradeOrder) (again 
 			u.progress(stepWait, err)
 			return retryAfter
 		}
-		u.waits("")
+		u.noteWait("")
 	}
 	ctx, cancel := u.untilSuperseded(ctx, o)
 	defer cancel()
@@ -351,7 +351,7 @@ func (u *Upgrader) prepare(ctx context.Context, o resource.UpgradeOrder) (again 
 	case ctx.Err() != nil:
 		return time.Millisecond // there is another order, it took too long, or the agent ends
 	}
-	u.waits(err.Error())
+	u.noteWait(err.Error())
 	u.progress(stepWait, err)
 	u.log.Debug().Err(err).Str("version", o.Version).Msg("the upgrade waits")
 	if errors.As(err, new(notReadyError)) {
@@ -374,7 +374,7 @@ func (u *Upgrader) begin(ctx context.Context, o resource.UpgradeOrder, p prepare
 		end := next.Upgrade.outcome(p.message, u.now())
 		if why != nil {
 			u.log.Error().Str("version", o.Version).Str("reason", end.Reason).Str("error", end.Message).Msg("the upgrade failed before anything was changed")
-			if err := u.versions.prune(u.kept()...); err != nil {
+			if err := u.versions.prune(u.keptVersions()...); err != nil {
 				u.log.Warn().Err(err).Msg("what was fetched can't be removed")
 			}
 		}
@@ -415,8 +415,8 @@ func (u *Upgrader) finish(o orderOutcome) (again time.Duration) {
 	return time.Millisecond
 }
 
-// kept are the versions that are not removed.
-func (u *Upgrader) kept() []string {
+// keptVersions are the versions that are not removed.
+func (u *Upgrader) keptVersions() []string {
 	s := u.state
 	list := []string{s.Version, s.Previous, u.versions.linked(linkCurrent), u.versions.linked(linkAgent)}
 	if s.Upgrade != nil {
@@ -446,7 +446,7 @@ func (u *Upgrader) untilSuperseded(ctx context.Context, o resource.UpgradeOrder)
 
 // tidy removes what no upgrade needs any more. backup says that the backup is needed.
 func (u *Upgrader) tidy(up upgradeRecord, backup bool) {
-	kept := u.kept()
+	kept := u.keptVersions()
 	if up.Step != stepSucceeded { // what was tried
 		runs := []string{u.state.Version, u.state.Previous, u.versions.linked(linkCurrent), u.versions.linked(linkAgent)}
 		kept = slices.DeleteFunc(kept, func(v string) bool { return v == up.Order.Version && !slices.Contains(runs, v) })

@@ -227,7 +227,7 @@ func TestTheSignatureIsVerifiedAtEachStart(t *testing.T) {
 	require.Contains(t, u.Report().Message, "version v1.0.0 runs instead")
 	h.install("v1.4.0")
 	up := upgradeRecord{Order: resource.UpgradeOrder{ID: "1", Version: "v1.4.0"}, From: "v1.0.0", Step: stepTrial}
-	require.NoError(t, u.move(up, resultDone, nil))
+	require.NoError(t, u.saveResult(up, resultDone, nil))
 	_, err := u.do(t.Context())
 	require.NoError(t, err)
 	require.Empty(t, u.Report().Message, "another version is the present one")
@@ -249,7 +249,7 @@ func TestHoldAndRelease(t *testing.T) {
 
 	o.Confirm = true
 	require.Contains(t, u.held(o), "edgeagent upgrade release")
-	u.about(o)
+	u.noteOrder(o)
 	u.progress(stepHeld, nil)
 	u.Note(u.Report())
 	version, err = ReleaseUpgrade(h.o.Dir)
@@ -260,7 +260,7 @@ func TestHoldAndRelease(t *testing.T) {
 	require.NotEmpty(t, u.held(o), "it was another one that was released")
 
 	o.Version, o.Settings = "", map[string]string{"log.level": "debug"}
-	u.about(o)
+	u.noteOrder(o)
 	u.Note(u.Report())
 	what, err := ReleaseUpgrade(h.o.Dir)
 	require.NoError(t, err)

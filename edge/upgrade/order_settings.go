@@ -38,7 +38,7 @@ func (s *settingsOrders) prepare(ctx context.Context, o resource.UpgradeOrder) (
 }
 
 func (s *settingsOrders) check(ctx context.Context, o resource.UpgradeOrder) error {
-	if err := s.core.managed(); err != nil {
+	if err := s.core.checkManaged(); err != nil {
 		return err
 	}
 	for _, name := range slices.Sorted(maps.Keys(o.Settings)) {
@@ -47,7 +47,7 @@ func (s *settingsOrders) check(ctx context.Context, o resource.UpgradeOrder) err
 			return failf(resource.UpgradeFailedRefused, "this node does not let the hub change %s: upgrade.settings of its agent.yaml is [%s]", name, strings.Join(s.core.config.Settings, ", "))
 		}
 	}
-	if err := s.core.ready(ctx, o); err != nil {
+	if err := s.core.checkReady(ctx, o); err != nil {
 		return err
 	}
 	file, text, err := s.read("")

@@ -33,7 +33,7 @@ const spareSpace = 16 << 20
 
 // stage verifies an order, and fetches and verifies its bundle. Nothing that runs is changed.
 func (v *versionOrders) stage(ctx context.Context, o resource.UpgradeOrder) (p prepareResult, err error) {
-	if err := v.core.managed(); err != nil {
+	if err := v.core.checkManaged(); err != nil {
 		return p, err
 	}
 	switch present := v.state.Version; {
@@ -54,7 +54,7 @@ func (v *versionOrders) stage(ctx context.Context, o resource.UpgradeOrder) (p p
 			}
 		}
 	}
-	if err := v.core.ready(ctx, o); err != nil {
+	if err := v.core.checkReady(ctx, o); err != nil {
 		return p, err
 	}
 	if len(o.Command) == 0 {

@@ -36,7 +36,7 @@ func (u *Upgrader) kindOf(o resource.UpgradeOrder) orderKind {
 			done: "the core runs with the new values of " + strings.Join(slices.Sorted(maps.Keys(o.Settings)), ", "),
 		}
 	}
-	v := versionOrders{u.journal, u.versions, u.core, u.services, u.o.Allows, u.o.Run, u.kept}
+	v := versionOrders{u.journal, u.versions, u.core, u.services, u.o.Allows, u.o.Run, u.keptVersions}
 	return orderKind{stage: v.stage, backUp: u.core.backUp, apply: v.apply, revert: v.revert, restores: true}
 }
 
@@ -60,7 +60,7 @@ func (u *Upgrader) pullImages(ctx context.Context, o resource.UpgradeOrder) (p p
 	if u.o.Pull == nil {
 		return p, failf(resource.UpgradeFailedPull, "this agent runs no containers, so it pulls no images")
 	}
-	if err := u.core.within(ctx, o); err != nil {
+	if err := u.core.checkUsage(ctx, o); err != nil {
 		return p, err
 	}
 	for i, image := range o.Images {
