@@ -100,7 +100,7 @@ func (cl *client) disconnect(expiry time.Duration, lost *will) (now *will, along
 	return now, along
 }
 
-// end ends a session without a connection, unless that has happened. The caller has the client's turn.
+// end ends a session without a connection, unless that has happened. The caller holds the identifier's lock.
 func (cl *client) end(will bool) {
 	cs, b := cl.all, cl.all.b
 	cs.mu.Lock()

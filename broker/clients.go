@@ -50,7 +50,7 @@ func (cs *clients) init(b *Broker) {
 	cs.pending.size = max(16, b.opts.Limits.Connections/4)
 }
 
-// identifierLocks give each client identifier to one goroutine at a time: who has the turn may begin or end a connection or session
+// identifierLocks give each client identifier to one goroutine at a time: who holds its lock may begin or end a connection or session
 // of that identifier, and ends it completely. So nothing of the next connection comes before the last of the one before,
 // which is its will.
 type identifierLocks struct {
@@ -63,7 +63,7 @@ type identifierLock struct {
 	uses int // holders and those that wait
 }
 
-// lock waits for the turn, and returns the function that ends it.
+// lock waits for the lock, and returns the function that releases it.
 func (t *identifierLocks) lock(id string) (done func()) {
 	t.mu.Lock()
 	if t.each == nil {
@@ -189,7 +189,7 @@ func (cs *clients) admit(c *conn) bool {
 	return true
 }
 
-// attach gives a connection its session: the client's, or a new one. The caller has the client's turn, and has handled what
+// attach gives a connection its session: the client's, or a new one. The caller holds the identifier's lock, and has handled what
 // an earlier connection of the client sent. If that is still there, it is taken over: it ends by the rules by which any
 // connection ends, and what is left of its session is this one's. Beyond the quota of sessions that outlive their
 // connections it returns an error; no other session ends for a new one.
@@ -275,7 +275,7 @@ func (cs *clients) mayAttach(c *conn) error {
 	return nil
 }
 
-// settleBefore handles what the client's earlier connection has sent: it may have left. The caller has the client's turn.
+// settleBefore handles what the client's earlier connection has sent: it may have left. The caller holds the identifier's lock.
 func (cs *clients) settleBefore(c *conn) {
 	old := cs.connected(c.ident.ClientID)
 	if old == nil {
@@ -290,7 +290,7 @@ func (cs *clients) settleBefore(c *conn) {
 }
 
 // takeOver ends the connection that a client identifier has. No packet of it is handled any more when it returns, so that
-// what the client repeats on the new connection comes after it. The caller has the client's turn.
+// what the client repeats on the new connection comes after it. The caller holds the identifier's lock.
 func (cs *clients) takeOver(id string) {
 	old := cs.connected(id)
 	if old == nil {
@@ -333,7 +333,7 @@ func (cs *clients) clientOf(id *Identity) *client {
 }
 
 // How a connection or session ends, and what becomes of what it holds. clients.endConnection and client.end are the only ones that
-// end any, each with the client's turn, so that whoever comes next waits until all of it is done.
+// end any, each with the identifier's lock, so that whoever comes next waits until all of it is done.
 //
 //	                      will                    session                     messages of shared subscriptions
 //	DISCONNECT            dropped                 stays, if it has an expiry  stay with the session
@@ -349,7 +349,7 @@ func (cs *clients) clientOf(id *Identity) *client {
 // told last.
 
 // endConnection ends what a connection is to its session, whatever the cause, unless that has happened. No packet of the
-// connection is handled any more, and the caller has the client's turn. last says that the session ends as well.
+// connection is handled any more, and the caller holds the identifier's lock. last says that the session ends as well.
 func (cs *clients) endConnection(c *conn, cause error, last bool) {
 	cl := c.client
 	c.quotas.release() // before anybody sees that there is room for the next

@@ -343,7 +343,7 @@ func (h *handshake) begin() error {
 	return &refusedConnect{code: codeShuttingDown}
 }
 
-// attach counts the connection and gives it its session, in the client's turn. The earlier connection's packets are handled
+// attach counts the connection and gives it its session, with the identifier's lock. The earlier connection's packets are handled
 // before: it may have left.
 func (h *handshake) attach() (resumed bool, err error) {
 	defer h.b.clients.locks.lock(h.ident.ClientID)()

@@ -1,6 +1,7 @@
 package broker
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
@@ -142,13 +143,6 @@ type DeniedIdentity struct{ Name, Serial, Fingerprint string }
 // Limits bound what clients can make the broker hold. One that is 0 bounds nothing.
 type Limits = limits.Limits
 
-func setDefault[T comparable](field *T, value T) {
-	var zero T
-	if *field == zero {
-		*field = value
-	}
-}
-
 func (o *Options) validate() error {
 	if o.Now == nil {
 		o.Now = time.Now
@@ -159,7 +153,7 @@ func (o *Options) validate() error {
 	}
 	errs := []error{o.LinkQueue.validate()}
 	for i := range o.Listeners {
-		setDefault(&o.Listeners[i].Name, o.Listeners[i].Address)
+		o.Listeners[i].Name = cmp.Or(o.Listeners[i].Name, o.Listeners[i].Address)
 		errs = append(errs, o.Listeners[i].validate(o.InsecureListen))
 	}
 	for i := range o.Auth.Users {

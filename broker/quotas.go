@@ -145,7 +145,7 @@ func (q *connQuotas) countUnfinished(n int) error {
 	return nil
 }
 
-// takeConnection counts the connection for its user and its host, or refuses it. The caller has the client's turn.
+// takeConnection counts the connection for its user and its host, or refuses it. The caller holds the identifier's lock.
 func (q *connQuotas) takeConnection() error {
 	c := q.c
 	at, over := quotaHolderOf(c.ident, c.RemoteAddr()), quotaHolder{}
