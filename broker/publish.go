@@ -50,7 +50,7 @@ func (p *publisher) publish(pk *packets.Packet) error {
 	if err != nil {
 		return err
 	}
-	s := &unackedPublish{conn: c, id: pk.PacketID, m: Message{
+	s := &unackedPublish{conn: c, m: Message{
 		Topic: topic, Payload: pk.Payload, QoS: pk.FixedHeader.Qos, Retain: pk.FixedHeader.Retain,
 		Dup: pk.FixedHeader.Dup, PacketID: pk.PacketID, Props: propertiesOf(&pk.Properties), Publisher: c.ident,
 	}}
@@ -72,11 +72,11 @@ func (p *publisher) publish(pk *packets.Packet) error {
 	var along []journal.RecordChange
 	if s.m.QoS == 2 {
 		sess := c.client.sess
-		if !sess.Inbound().Begin(s.id, s.finish) {
+		if !sess.Inbound().Begin(s.m.PacketID, s.finish) {
 			return nil
 		}
-		along = sess.Inbound().Changes(s.id)
-		done = func(err error) { sess.Inbound().Finish(s.id, err) }
+		along = sess.Inbound().Changes(s.m.PacketID)
+		done = func(err error) { sess.Inbound().Finish(s.m.PacketID, err) }
 	}
 	if topics.IsTree(s.m.Topic) {
 		done = c.b.admission.counted(s.m, done)
@@ -117,7 +117,7 @@ func (p *publisher) refuseUnread(first byte, body []byte) error {
 	pk := packets.Packet{TopicName: string(r.bytes())}
 	s := &unackedPublish{conn: c, m: Message{QoS: first >> 1 & 3, Publisher: c.ident}}
 	if s.m.QoS > 0 {
-		s.id = r.uint16()
+		s.m.PacketID = r.uint16()
 	}
 	pk.Properties.TopicAlias, pk.Properties.TopicAliasFlag = r.alias()
 	if reason := publishError(&pk); reason != "" {
@@ -279,7 +279,6 @@ type pendingAcks struct {
 type unackedPublish struct {
 	conn *conn
 	m    Message
-	id   uint16
 	done bool
 	ack  []byte
 
@@ -294,7 +293,7 @@ func (a *pendingAcks) init() { a.changed.L = &a.mu }
 func (a *pendingAcks) reserve(s *unackedPublish, limit int, before func()) (ok bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	_, repeated := a.unreleased[s.id]
+	_, repeated := a.unreleased[s.m.PacketID]
 	strict := s.m.Publisher.Version == 5 && !s.conn.bridge // mosquitto's bridges send all that waits, whatever CONNACK says
 	counts := s.m.QoS > 0 && strict && !(repeated && s.m.QoS == 2)
 	if counts && a.counted >= limit {
@@ -312,7 +311,7 @@ func (a *pendingAcks) reserve(s *unackedPublish, limit int, before func()) (ok b
 			if a.unreleased == nil {
 				a.unreleased = make(map[uint16]struct{})
 			}
-			a.unreleased[s.id] = struct{}{}
+			a.unreleased[s.m.PacketID] = struct{}{}
 		}
 	}
 	a.publishes = append(a.publishes, s)
@@ -345,7 +344,7 @@ func (s *unackedPublish) finish(err error) {
 	}
 	s.done, s.refused = true, err != nil && answered
 	if s.m.QoS > 0 && answered {
-		s.ack = p.encodeAck(s.m.QoS, s.id, err)
+		s.ack = p.encodeAck(s.m.QoS, s.m.PacketID, err)
 	}
 	for len(a.publishes) > 0 && a.publishes[0].done {
 		first := a.publishes[0]
@@ -366,7 +365,7 @@ func (s *unackedPublish) freeSlot(a *pendingAcks) {
 	case s.m.QoS == 1:
 		a.counted--
 	case s.refused:
-		a.release(s.id)
+		a.release(s.m.PacketID)
 	}
 }
 
