@@ -19,9 +19,12 @@
 //	rendered.go        the rendered spec, and what an agent reports
 //	references.go      what a spec refers to, and what a template version freezes
 //	secret.go          Secret and ConfigMap
-//	fleet.go           Fleet, TemplateVersion, Repository, ResourceSync
+//	fleet.go           Fleet and TemplateVersion
+//	repository.go      Repository and ResourceSync
 //	cron.go            the schedules of fleets and agents
-//	upgrade.go         Upgrade, Artifact, and what hub and node tell each other of upgrades
+//	upgrade.go         Upgrade
+//	upgradeorder.go    what hub and node tell each other of upgrades
+//	artifact.go        Artifact, and the manifest of its programs
 //	ready.go           the condition Ready of Fleets, Upgrades and ResourceSyncs
 //	discovery.go       Configuration, Instance, and what discovery handlers report
 //	enrollment.go      EnrollmentRequest
