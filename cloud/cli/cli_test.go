@@ -77,8 +77,8 @@ func TestTimeoutBoundsTheWholeCommand(t *testing.T) {
 	clitest.Run(t, exitcode.Misused, "get", "devices", "--timeout", "-1s")
 }
 
-// TestTimeIsUpAmongMany: the code is the same for many objects as for one, and what is left is said once.
-func TestTimeIsUpAmongMany(t *testing.T) {
+// TestATimeoutAmongManyObjectsIsReportedOnce: the code is the same for many objects as for one, and what is left is said once.
+func TestATimeoutAmongManyObjectsIsReportedOnce(t *testing.T) {
 	hub := clitest.StartHub(t)
 	hangs := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Method == http.MethodGet {
@@ -145,7 +145,7 @@ func TestWrongArgumentsAreExplained(t *testing.T) {
 	}
 }
 
-func TestWhatIsNotFoundIsToldWithTheNearName(t *testing.T) {
+func TestANameThatIsNotFoundComesWithASimilarOne(t *testing.T) {
 	clitest.StartHub(t)
 	clitest.Run(t, 0, "apply", "-f", clitest.WriteFile(t, t.TempDir(), "plant.yaml", clitest.Plant))
 	clitest.Run(t, 0, "context", "set", "plant", "--server", "http://127.0.0.1:1", "--use")

@@ -124,7 +124,7 @@ func TestAnAddressOfTheOtherProtocolIsRefused(t *testing.T) {
 	}
 }
 
-func TestContexts(t *testing.T) {
+func TestContextsAreChosenByFlagEnvironmentAndFile(t *testing.T) {
 	hub := clitest.StartHub(t)
 	t.Setenv("EDGEBUS_SERVER", "")
 	clitest.Run(t, 0, "apply", "--server", hub.URL, "-n", "hall", "-f", clitest.WriteFile(t, t.TempDir(), "plant.yaml", clitest.Plant))

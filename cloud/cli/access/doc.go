@@ -15,7 +15,7 @@
 //
 // # Where to add
 //
-//   - a flag that says whom to ask: credentialFlags and hubTarget.overrideCredentials.
+//   - a flag that says whom to ask: Flags.RegisterCredentials and Target.overrideCredentials.
 //   - something that a context remembers: a field of the kubeconfig's extension, kubeconfig.go.
 //   - something that a command can ask the hub: a method of cloud/client; here only if several packages need it.
 package access

@@ -157,7 +157,7 @@ func TestAKubeconfigThatCantBeUsedIsNamed(t *testing.T) {
 	require.Contains(t, errs, "set HOME or KUBECONFIG")
 }
 
-func TestTwoWhoWriteAKubeconfigDontLoseEachOthersChanges(t *testing.T) {
+func TestConcurrentWritersOfAKubeconfigLoseNoChange(t *testing.T) {
 	path := clitest.UseKubeconfigs(t, foreignKubeconfig)[0]
 	require.NoError(t, os.WriteFile(path+".lock", nil, 0o600)) // as kubectl does while it writes
 	_, errs := clitest.Run(t, 1, "context", "set", "plant", "--server", "http://127.0.0.1:1")

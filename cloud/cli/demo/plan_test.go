@@ -43,7 +43,7 @@ func TestProgramsAreFoundOrAskedFor(t *testing.T) {
 	require.Equal(t, filepath.Join(d.programs, "cloudhub"), path)
 }
 
-func TestReadiness(t *testing.T) {
+func TestReadinessIsAwaited(t *testing.T) {
 	ready := make(chan bool, 1)
 	api := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		select {

@@ -42,7 +42,7 @@ func fileExists(file string) bool {
 	return err == nil
 }
 
-func TestWhoDoesNotStopIsKilledInTime(t *testing.T) {
+func TestAProgramThatDoesNotStopIsKilled(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	g := newProcesses(filepath.Join(dir, "logs"))
@@ -54,7 +54,7 @@ func TestWhoDoesNotStopIsKilledInTime(t *testing.T) {
 	require.True(t, isProcessGone(strconv.Itoa(g.all[0].cmd.Process.Pid)))
 }
 
-func TestWhatIsKilledComesBack(t *testing.T) {
+func TestAKilledProgramIsStartedAgain(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	g := newProcesses(filepath.Join(dir, "logs"))
@@ -86,7 +86,7 @@ func TestWhatIsKilledComesBack(t *testing.T) {
 	}
 }
 
-func TestNothingIsStartedOnceStopped(t *testing.T) {
+func TestNoProgramIsStartedAfterStop(t *testing.T) {
 	dir := t.TempDir()
 	g := newProcesses(filepath.Join(dir, "logs"))
 	g.pause = time.Hour
@@ -101,7 +101,7 @@ func TestNothingIsStartedOnceStopped(t *testing.T) {
 	require.ErrorIs(t, g.start("late", []string{"true"}, dir), errStopping)
 }
 
-func TestWhoEndsAgainAndAgainIsGivenUpWithItsLastWords(t *testing.T) {
+func TestAProgramThatEndsAgainAndAgainIsGivenUpWithTheEndOfItsLog(t *testing.T) {
 	dir := t.TempDir()
 	g := newProcesses(filepath.Join(dir, "logs"))
 	g.pause = time.Millisecond

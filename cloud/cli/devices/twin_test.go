@@ -10,7 +10,7 @@ import (
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
-func TestWishes(t *testing.T) {
+func TestADesiredWriteIsAppliedRefusedOrAwaited(t *testing.T) {
 	desired := &resource.TwinValue{Value: "ON", Ver: 7}
 	w := desiredWrite{device: "lamp", property: "power", value: "ON", afterVersion: 6}
 	override := &resource.TwinValue{Value: "OFF", BasedOn: 7, Origin: "switch"}

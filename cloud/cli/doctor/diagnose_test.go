@@ -33,7 +33,7 @@ func healthyFacts() facts {
 // timeBefore is a time before that of the facts.
 func timeBefore(f *facts, d time.Duration) string { return resource.FormatTime(f.hubTime.Add(-d)) }
 
-func TestDiagnosis(t *testing.T) {
+func TestEachFaultHasAFindingWithAdvice(t *testing.T) {
 	condition := func(f *facts, kind, status, reason string) {
 		f.devices[0].Status.Conditions = []resource.Condition{{Type: kind, Status: status, Reason: reason, Message: "power"}}
 	}
@@ -169,7 +169,7 @@ func TestDiagnosis(t *testing.T) {
 	}
 }
 
-func TestDiagnosisOfWhatIsWell(t *testing.T) {
+func TestAHealthyNodeHasNoFindings(t *testing.T) {
 	d := diagnose(healthyFacts())
 	for _, x := range d.Findings {
 		require.Equal(t, markOK, x.Mark, x.Message)
@@ -178,7 +178,7 @@ func TestDiagnosisOfWhatIsWell(t *testing.T) {
 	require.Equal(t, exitcode.Code(2), diagnose(facts{node: "n1", hubErr: errors.New("x"), coreErr: errors.New("x")}).exitError())
 }
 
-func TestOneSaysNotThatAllIsWellUnlessTheHubWasAsked(t *testing.T) {
+func TestAllIsWellOnlyIfTheHubWasAsked(t *testing.T) {
 	f := healthyFacts()
 	f.hub, f.hubErr = nil, errors.New("no answer")
 	d := diagnose(f)
@@ -248,7 +248,7 @@ func TestTheNodeAloneTellsOfAnotherHub(t *testing.T) {
 }
 
 // When a node has just left, the hub still shows its devices as they were: nobody says that this is how they are.
-func TestWhatIsKnownOfANodeThatLeft(t *testing.T) {
+func TestDevicesOfANodeThatLeftAreNotSaidToBeOnline(t *testing.T) {
 	f := healthyFacts()
 	l := &f.hub.Links[0]
 	l.State, l.Since, l.LastError = resource.Offline, timeBefore(&f, 7*time.Second), "keep-alive timeout"
@@ -304,7 +304,7 @@ func TestAHubThatRefusesIsThere(t *testing.T) {
 }
 
 // A node that nobody registered has the right certificate: the advice is to apply a Node.
-func TestWhatARefusedNodeLacks(t *testing.T) {
+func TestARefusedNodeIsAdvisedToBeApplied(t *testing.T) {
 	require.Contains(t, connectAdvice("connect refused: bad user name or password (0x86): the certificate is for n1, which is neither a user of "+
 		"auth.users nor a Node that there is: list the user, or apply a Node of that name (auth.nodes)"), "apply a Node")
 	require.Contains(t, connectAdvice("bad user name or password (0x86): the certificate is for n2, but this node is n1"), "belong to two nodes")

@@ -56,7 +56,7 @@ func TestArtifactsAreSignedAsMinisignDoes(t *testing.T) {
 	requireSignature(t, encryptedPublic, "{}", signArtifact(key, []byte("{}"), "timestamp:1"))
 }
 
-func TestKeysThatAreNone(t *testing.T) {
+func TestAFileThatIsNoSigningKeyIsRefused(t *testing.T) {
 	for _, text := range []string{"", "x", "untrusted comment: x\n" + plainPublic, strings.Replace(plainKey, "RWQAAE", "RWQAAA", 1)[:200]} {
 		_, err := readSigningKey(fileWith(t, "k", text), strings.NewReader(""), nil)
 		require.ErrorContains(t, err, "it is no secret key of minisign", "%q", text)

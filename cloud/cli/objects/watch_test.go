@@ -10,7 +10,7 @@ import (
 	"github.com/edgebus/edgebus/cloud/client"
 )
 
-func TestWhatAWatchTells(t *testing.T) {
+func TestAWatchNamesTheValuesThatChanged(t *testing.T) {
 	object := func(text string) (o client.Object) {
 		require.NoError(t, json.Unmarshal([]byte(text), &o))
 		return o

@@ -9,8 +9,8 @@ import (
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
-// TestWhatIsNotWantedIsNotInSync: neither a property without a desired value, nor one that can't have any.
-func TestWhatIsNotWantedIsNotInSync(t *testing.T) {
+// TestAPropertyWithoutDesiredValueIsNotInSync: neither a property without a desired value, nor one that can't have any.
+func TestAPropertyWithoutDesiredValueIsNotInSync(t *testing.T) {
 	value := &resource.TwinValue{Value: "20"}
 	rows := TwinRows(map[string]resource.TwinProperty{
 		"free": {Reported: value, InSync: true}, "level": {Desired: value, Reported: value, InSync: true},

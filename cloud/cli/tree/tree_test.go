@@ -69,7 +69,7 @@ func TestTreeIsDrawn(t *testing.T) {
 	}
 }
 
-func TestWhatIsGoneIsNotShown(t *testing.T) {
+func TestClearedTopicsAreNotShown(t *testing.T) {
 	v := sampleTree(time.Now())
 	v.Apply(Change{Key: "devices/lamp/desired/power"})
 	require.NotContains(t, v.Text(time.Now(), 0), "desired")
@@ -77,7 +77,7 @@ func TestWhatIsGoneIsNotShown(t *testing.T) {
 	require.Empty(t, v.Values)
 }
 
-func TestDocument(t *testing.T) {
+func TestATreeIsPrintedAsJSON(t *testing.T) {
 	now := time.Unix(1_000_000, 0).UTC()
 	text, err := json.Marshal(sampleTree(now).Document())
 	require.NoError(t, err)
