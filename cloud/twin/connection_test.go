@@ -111,7 +111,7 @@ func (c *core) olderCopy(t *testing.T) *core {
 	t.Helper()
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	j := c.up.TakeJournal()
+	j := c.up.TakeChanges()
 	var copied []link.Entry
 	c.up.Range("", func(e link.Entry) bool { copied = append(copied, e); return true })
 	older := newCore("n1")

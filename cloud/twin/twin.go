@@ -263,7 +263,7 @@ func (t *Twins) store(ctx context.Context, b *batch) (failed, lost error) {
 	}
 	changes := b.deletions()
 	for n := range b.activeLinks {
-		if j := n.up.TakeJournal(); j.Dirty {
+		if j := n.up.TakeChanges(); j.Dirty {
 			c, err := nodeChange(n.name, j)
 			if err != nil {
 				return err, err

@@ -33,7 +33,7 @@ func BenchmarkCommit(b *testing.B) {
 					n++
 					putValue(b, up, fmt.Sprintf("devices/d%d/reported/p%d", n*7919%keys/10, n*7919%10), strconv.Itoa(n))
 				}
-				require.NoError(b, s.Commit(Batch{Up: up.TakeJournal()}))
+				require.NoError(b, s.Commit(Batch{Up: up.TakeChanges()}))
 			}
 			for n < keys {
 				commit()

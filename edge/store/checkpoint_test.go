@@ -169,7 +169,7 @@ func TestCrashAtEveryBoundary(t *testing.T) {
 			maps.DeleteFunc(next, func(key, _ string) bool { return !strings.HasPrefix(key, "effective ") })
 			next["first"] = "again"
 		}
-		b.Up = up.TakeJournal()
+		b.Up = up.TakeChanges()
 		w.pending = next
 		require.NoError(t, s.Commit(b))
 		w.acked = next
@@ -219,7 +219,7 @@ func TestTheLogStaysShort(t *testing.T) {
 	for n := range 5000 {
 		value[0], value[1] = byte(n), byte(n>>8)
 		putValue(t, up, fmt.Sprintf("key-%d", n%100), string(value))
-		require.NoError(t, s.Commit(Batch{Up: up.TakeJournal()}))
+		require.NoError(t, s.Commit(Batch{Up: up.TakeChanges()}))
 		require.LessOrEqual(t, s.log.Size(), 2*s.checkpoint.limit()+3*small.segment)
 	}
 	require.Eventually(t, func() bool { return s.log.Size() <= s.checkpoint.limit() }, 30*time.Second, time.Millisecond)
@@ -249,7 +249,7 @@ func TestFailingCheckpoints(t *testing.T) {
 	require.NoError(t, s.db.Close())
 	for i := range 3 {
 		putValue(t, up, "key", fmt.Sprint(i))
-		require.NoError(t, s.Commit(Batch{Up: up.TakeJournal()}))
+		require.NoError(t, s.Commit(Batch{Up: up.TakeChanges()}))
 		require.Error(t, s.checkpoint.work(s.checkpoint.finish))
 	}
 	require.Equal(t, 3, failed)

@@ -65,7 +65,7 @@ func makeFullStore(t *testing.T, dir string) string {
 			effective[key] = &Effective{Value: []byte("on"), Ver: uint64(i)}
 		}
 		putValue(t, snap.Up, "devices/long/reported/text", strings.Repeat("long ", 2000))
-		require.NoError(t, s.Commit(Batch{Up: snap.Up.TakeJournal(), Effective: effective, Floor: uint64(7 + round)}))
+		require.NoError(t, s.Commit(Batch{Up: snap.Up.TakeChanges(), Effective: effective, Floor: uint64(7 + round)}))
 		require.NoError(t, s.checkpoint.finish())
 	}
 	now := storeText(loadSnapshot(t, s))

@@ -26,7 +26,7 @@ func TestForkedStoreGoesOnAboveAllThatWasGiven(t *testing.T) {
 	}
 	put(snap.Up, "devices/d/override/p", "1")
 	before := put(snap.Up, "devices/d/override/p", "2")
-	require.NoError(t, s.Commit(Batch{Up: snap.Up.TakeJournal(), Floor: 7, Effective: map[string]*Effective{
+	require.NoError(t, s.Commit(Batch{Up: snap.Up.TakeChanges(), Floor: 7, Effective: map[string]*Effective{
 		"devices/d/desired/p": {Value: []byte("2"), Ver: 5, Override: true, SourceVer: before.Ver},
 		"devices/d/desired/q": {Value: []byte("x"), Ver: 6, SourceVer: 3},
 	}}))

@@ -56,7 +56,7 @@ func writeUntilKilled(dir string) error {
 			snap.Up.Delete(fmt.Sprintf("devices/d%d/reported/p0", (n*31)%killKeys), 0, "")
 		}
 		in := map[string]*Effective{"devices/d/desired/p": {Value: value, Ver: n}}
-		if err := s.Commit(Batch{Up: snap.Up.TakeJournal(), Effective: in, Floor: n}); err != nil {
+		if err := s.Commit(Batch{Up: snap.Up.TakeChanges(), Effective: in, Floor: n}); err != nil {
 			return err
 		}
 		fmt.Println(n)

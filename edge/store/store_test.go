@@ -76,7 +76,7 @@ func linkUp(t *testing.T, dir string) {
 		}
 	}
 	require.NotZero(t, down.Lineage().N)
-	require.NoError(t, s.Commit(Batch{Down: down.TakeJournal()}))
+	require.NoError(t, s.Commit(Batch{Down: down.TakeChanges()}))
 }
 
 // A core that was started before it was configured has the host's name. As long as no hub has seen it, it may get
@@ -87,7 +87,7 @@ func TestANodeRenamedBeforeItsFirstHubKeepsItsStore(t *testing.T) {
 	require.NoError(t, err)
 	snap := loadSnapshot(t, s)
 	putValue(t, snap.Up, "mappers/modbus/state", "online")
-	require.NoError(t, s.Commit(Batch{Up: snap.Up.TakeJournal()}))
+	require.NoError(t, s.Commit(Batch{Up: snap.Up.TakeChanges()}))
 	require.NoError(t, s.Close())
 
 	s, err = Open(Options{Dir: dir, Rand: fixedRand, Node: "n1"})
@@ -113,7 +113,7 @@ func TestCommittedDataIsLoadedAgain(t *testing.T) {
 	}
 	snap.Up.Delete("c", 6, "")
 	in := map[string]*Effective{"d": {Value: []byte("ON"), Ver: 4, SourceVer: 2}, "e": {None: true, Ver: 2}}
-	require.NoError(t, s.Commit(Batch{Up: snap.Up.TakeJournal(), Effective: in, Floor: 12}))
+	require.NoError(t, s.Commit(Batch{Up: snap.Up.TakeChanges(), Effective: in, Floor: 12}))
 	require.NoError(t, s.Check())
 	require.NoError(t, s.Close())
 
@@ -150,10 +150,10 @@ func TestAMapThatBeginsAnewReplacesTheOld(t *testing.T) {
 	first := loadSnapshot(t, s).Up
 	putValue(t, first, "a", "1")
 	putValue(t, first, "b", "2")
-	require.NoError(t, s.Commit(Batch{Up: first.TakeJournal()}))
+	require.NoError(t, s.Commit(Batch{Up: first.TakeChanges()}))
 	second := link.NewOwner(link.Up, fixedRand)
 	putValue(t, second, "b", "3")
-	require.NoError(t, s.Commit(Batch{Up: second.TakeJournal()}))
+	require.NoError(t, s.Commit(Batch{Up: second.TakeChanges()}))
 	again := loadSnapshot(t, s).Up
 	require.Equal(t, []string{"b"}, again.Keys(""))
 	require.Equal(t, second.Digest(), again.Digest())
@@ -223,7 +223,7 @@ func TestDamageIsNamed(t *testing.T) {
 		t.Cleanup(func() { _ = s.Close() })
 		up := loadSnapshot(t, s).Up
 		putValue(t, up, key, "ON")
-		require.NoError(t, s.Commit(Batch{Up: up.TakeJournal()}))
+		require.NoError(t, s.Commit(Batch{Up: up.TakeChanges()}))
 		return s
 	}
 	check := func(t *testing.T, s *Store) {

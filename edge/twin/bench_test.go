@@ -47,7 +47,7 @@ func BenchmarkReported(b *testing.B) {
 			require.NoError(b, hub.Step(m))
 		}
 	}
-	require.NoError(b, s.Commit(store.Batch{Down: snap.Down.TakeJournal()}))
+	require.NoError(b, s.Commit(store.Batch{Down: snap.Down.TakeChanges()}))
 	tw, err := New(Options{Node: "n1", Store: s, Options: tree.Options{Log: zerolog.Nop(), Publish: func(broker.Message) {}, Wanted: func(string) bool { return false }}})
 	require.NoError(b, err)
 	ctx, stop := context.WithCancel(context.Background())

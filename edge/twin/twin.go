@@ -288,7 +288,7 @@ func (t *Twin) finish(b *batch) {
 // store stores the batch. If that fails, the state is read back from the store, so that nothing of the batch has happened, and
 // failed is the answer to every sender. lost is the error if the state can't be read back, either.
 func (t *Twin) store(b *batch) (failed, lost error) {
-	batch := store.Batch{Up: t.up.TakeJournal(), Down: t.down.TakeJournal(), Effective: b.effective, Floor: b.floor}
+	batch := store.Batch{Up: t.up.TakeChanges(), Down: t.down.TakeChanges(), Effective: b.effective, Floor: b.floor}
 	if !t.overrides.floorStored && (b.refused == nil || !batch.Empty()) { // with the first thing that is stored, so that no version is published that another epoch could give
 		batch.Floor = t.overrides.floor
 	}

@@ -277,7 +277,7 @@ func seedCore(dir string, devices, properties int) error {
 			}
 		}
 	}
-	return st.Commit(store.Batch{Down: snap.Down.TakeJournal()})
+	return st.Commit(store.Batch{Down: snap.Down.TakeChanges()})
 }
 
 type clientConnection struct {

@@ -196,7 +196,7 @@ func changeEveryKey(dir string, round int) error {
 			return errors.Join(err, st.Close())
 		}
 	}
-	return errors.Join(st.Commit(store.Batch{Up: snap.Up.TakeJournal()}), st.Close())
+	return errors.Join(st.Commit(store.Batch{Up: snap.Up.TakeChanges()}), st.Close())
 }
 
 // rawBytes sends as many bytes and waits for an answer to the last.

@@ -243,8 +243,8 @@ func (n *Node) step(f func()) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	f()
-	n.up.TakeJournal()
-	n.down.TakeJournal()
+	n.up.TakeChanges()
+	n.down.TakeChanges()
 	n.last = time.Now()
 	if n.c == nil {
 		return

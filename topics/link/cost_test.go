@@ -159,7 +159,7 @@ func TestSameValueIsNoWrite(t *testing.T) {
 		require.False(t, wrote)
 		require.Equal(t, e, stored)
 	}
-	require.False(t, p.o.TakeJournal().Dirty)
+	require.False(t, p.o.TakeChanges().Dirty)
 	require.Empty(t, p.o.Messages())
 	p.requireInStep()
 	for _, other := range []Entry{{Key: "k", Value: []byte("v"), Ver: 9}, {Key: "k", Value: []byte("v"), Meta: Meta{Until: 5}}, {Key: "k", Value: nil}} {
@@ -307,10 +307,10 @@ func BenchmarkMemory(b *testing.B) {
 		for i := range keys {
 			_, _, _ = o.Put(Entry{Key: fmt.Sprintf("devices/lamp-%07d/reported/power", i), Value: []byte("ON"), Origin: "mapper"})
 			if i%1000 == 0 {
-				o.TakeJournal() // as hosts do
+				o.TakeChanges() // as hosts do
 			}
 		}
-		o.TakeJournal()
+		o.TakeChanges()
 		owner := heapBytes()
 		b.ReportMetric(float64(owner-before)/keys, "owner-B/key")
 		r, err := RestoreReplica(Up, MapState{}, func(yield func(Entry) bool) {
@@ -345,7 +345,7 @@ func BenchmarkPut(b *testing.B) {
 	for b.Loop() {
 		_, _, _ = o.Put(Entry{Key: keys[i%len(keys)], Value: values[i/len(keys)%2]})
 		if i++; i%256 == 0 {
-			o.TakeJournal()
+			o.TakeChanges()
 		}
 	}
 }
@@ -363,7 +363,7 @@ func TestJournalsMakeTheStore(t *testing.T) {
 	}
 	p.run()
 	p.put("after", "v")
-	p.ownerLog = append(p.ownerLog, p.o.TakeJournal())
+	p.ownerLog = append(p.ownerLog, p.o.TakeChanges())
 	od, rd := newDisk(), newDisk()
 	for _, j := range p.ownerLog {
 		od.commit(j)

@@ -7,7 +7,7 @@
 // a host drives them, one goroutine at a time, in a fixed order:
 //
 //  1. apply any number of steps: Put, Delete, Connect, Step, Resend;
-//  2. call TakeJournal and, if it is Dirty, commit it in one durable transaction;
+//  2. call TakeChanges and, if it is Dirty, commit it in one durable transaction;
 //  3. only then call Messages and send them, and acknowledge writers.
 //
 // The order is what makes a crash harmless: nobody has heard of anything that

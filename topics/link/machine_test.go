@@ -122,19 +122,19 @@ func TestRestoreRefuses(t *testing.T) {
 
 func TestJournalWaitsForSomethingToSay(t *testing.T) {
 	p := newPair(t)
-	j := p.o.TakeJournal()
+	j := p.o.TakeChanges()
 	require.True(t, j.Dirty && j.Reset, "the lineage is stored before anybody hears of it")
-	require.False(t, p.o.TakeJournal().Dirty)
-	require.False(t, p.r.TakeJournal().Dirty)
+	require.False(t, p.o.TakeChanges().Dirty)
+	require.False(t, p.r.TakeChanges().Dirty)
 
 	p.put("k", "v")
 	p.connect().run()
 	p.o.Delete("k", 0, "")
 	p.run()
 	require.Zero(t, p.o.order.len)
-	require.Equal(t, JournalChanges{}, p.o.TakeJournal(), "an acknowledgement may wait")
+	require.Equal(t, JournalChanges{}, p.o.TakeChanges(), "an acknowledgement may wait")
 	p.put("other", "v")
-	j = p.o.TakeJournal()
+	j = p.o.TakeChanges()
 	require.Equal(t, []string{"k"}, j.Dropped)
 	require.Equal(t, "other", j.Entries[0].Key)
 	require.Len(t, j.Entries, 1)
@@ -146,7 +146,7 @@ func TestJournalWaitsForSomethingToSay(t *testing.T) {
 	for _, j := range p.repLog {
 		require.False(t, j.Dirty, "HELLO and SEEN need no commit")
 	}
-	require.True(t, func() bool { j := NewReplica(Up); j.changes.dirty = true; return j.TakeJournal().Reset }())
+	require.True(t, func() bool { j := NewReplica(Up); j.changes.dirty = true; return j.TakeChanges().Reset }())
 }
 
 // A value written between the decision to ADOPT and its sending belongs to a
@@ -275,7 +275,7 @@ func TestFullIsAppliedOnlyWhole(t *testing.T) {
 	require.Empty(t, p.r.Step(other), "a new one discards what there was of the old one")
 	require.Empty(t, p.r.Step(parts[2]))
 	require.Equal(t, 1, p.r.partial.Len())
-	require.False(t, p.r.TakeJournal().Dirty)
+	require.False(t, p.r.TakeChanges().Dirty)
 	require.Zero(t, p.r.Len())
 	p.o.Resend()
 	p.run()
@@ -302,7 +302,7 @@ func TestDeltaOfAnotherLineageIsIgnored(t *testing.T) {
 	m := p.o.Messages()[0]
 	m.Lineage.Nonce++
 	require.Empty(t, p.r.Step(m))
-	require.False(t, p.r.TakeJournal().Dirty)
+	require.False(t, p.r.TakeChanges().Dirty)
 	require.Equal(t, p.o.Acked(), p.r.Messages()[0].Applied, "but it is answered")
 }
 

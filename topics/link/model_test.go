@@ -40,8 +40,8 @@ func (m *scheduleModel) connect() { m.n++; m.o.Connect(m.n) }
 
 // settle commits and sends, which is no choice in this model.
 func (m *scheduleModel) settle() *scheduleModel {
-	m.o.TakeJournal()
-	m.r.TakeJournal()
+	m.o.TakeChanges()
+	m.r.TakeChanges()
 	m.o2r = append(m.o2r, m.o.Messages()...)
 	m.r2o = append(m.r2o, m.r.Messages()...)
 	return m

@@ -220,8 +220,8 @@ func (o *Owner) newLineage(seen Lineage) {
 	o.changes.dirty = true
 }
 
-// TakeJournal returns what is to be committed before Messages are sent.
-func (o *Owner) TakeJournal() JournalChanges {
+// TakeChanges returns what is to be committed before Messages are sent.
+func (o *Owner) TakeChanges() JournalChanges {
 	return o.changes.take(o.state())
 }
 

@@ -55,12 +55,12 @@ func (p *testPair) wire(m Message) Message {
 // run exchanges messages until nobody has anything to say.
 func (p *testPair) run() *testPair {
 	for {
-		p.ownerLog = append(p.ownerLog, p.o.TakeJournal())
+		p.ownerLog = append(p.ownerLog, p.o.TakeChanges())
 		out := p.o.Messages()
 		for _, m := range out {
 			p.changes = append(p.changes, p.r.Step(p.wire(m))...)
 		}
-		p.repLog = append(p.repLog, p.r.TakeJournal())
+		p.repLog = append(p.repLog, p.r.TakeChanges())
 		back := p.r.Messages()
 		for _, m := range back {
 			require.NoError(p.t, p.o.Step(p.wire(m)))

@@ -214,8 +214,8 @@ func (r *Replica) Messages() []Message {
 	return []Message{m}
 }
 
-// TakeJournal returns what is to be committed before Messages are sent.
-func (r *Replica) TakeJournal() JournalChanges {
+// TakeChanges returns what is to be committed before Messages are sent.
+func (r *Replica) TakeChanges() JournalChanges {
 	return r.changes.take(MapState{Lineage: r.lineage, Applied: r.applied})
 }
 

@@ -92,6 +92,6 @@ func TestAProjectionHasNoJournal(t *testing.T) {
 	o := NewProjection(Down, countFrom(0))
 	_, _, err := o.Put(Entry{Key: "k", Value: []byte("v")})
 	require.NoError(t, err)
-	require.Equal(t, JournalChanges{}, o.TakeJournal())
+	require.Equal(t, JournalChanges{}, o.TakeChanges())
 	require.Empty(t, o.changes.entries)
 }

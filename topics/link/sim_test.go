@@ -81,14 +81,14 @@ func (s *simulation) snapshot() {
 
 // flush is what hosts do: commit, then send.
 func (s *simulation) flushOwner() bool {
-	s.od.commit(s.o.TakeJournal())
+	s.od.commit(s.o.TakeChanges())
 	out := s.o.Messages()
 	s.o2r = append(s.o2r, out...)
 	return len(out) > 0
 }
 
 func (s *simulation) flushReplica() bool {
-	s.rd.commit(s.r.TakeJournal())
+	s.rd.commit(s.r.TakeChanges())
 	maps.Copy(s.rd.last, s.pending)
 	clear(s.pending)
 	s.done, s.undone = append(s.done, s.undone...), nil
