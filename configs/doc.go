@@ -21,8 +21,8 @@
 //
 // # Where to add
 //
-//   - a setting: a field in configs.go with its tags, and its default with a comment in the program's YAML file, from which --help
-//     and docs/configuration.md are made (`make golden`).
+//   - a setting: a field in configs.go with its tags, and its default with a comment in the program's YAML file, from which --help and --print-config
+//     are made.
 //   - a rule about one setting: a name in rules.go, and the tag. A rule about several: check.go.
 //   - a limit of the broker: topics/limits, and both hub.yaml and core.yaml.
 package configs
