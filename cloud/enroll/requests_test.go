@@ -3,6 +3,8 @@ package enroll
 import (
 	"bytes"
 	"context"
+	"crypto/x509"
+	"encoding/pem"
 	"path/filepath"
 	"testing"
 	"time"
@@ -11,7 +13,10 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/edgebus/edgebus/broker"
+	"github.com/edgebus/edgebus/cloud/objects"
+	"github.com/edgebus/edgebus/cloud/store"
 	"github.com/edgebus/edgebus/cloud/store/bolt"
+	"github.com/edgebus/edgebus/topics/resource"
 )
 
 // A watch ends once a minute, and a request that is deleted before the next one begins has no event.
@@ -36,4 +41,47 @@ func TestRefusedJoinsAreLoggedSampled(t *testing.T) {
 	}
 	require.Contains(t, log.String(), "a node was not enrolled")
 	require.Less(t, bytes.Count(log.Bytes(), []byte("\n")), 100)
+}
+
+func TestRequestsThatWaitAreBounded(t *testing.T) {
+	s := New(Options{Requests: 3, PerAddress: 2, Log: zerolog.Nop()})
+	count := func(name, address string) (settled func(), err error) { return s.CountRequest(name, address+":1") }
+	_, err := count("a", "192.0.2.1")
+	require.NoError(t, err)
+	_, err = count("a", "192.0.2.1")
+	require.NoError(t, err, "it waits already")
+	settled, err := count("b", "192.0.2.1")
+	require.NoError(t, err)
+	_, err = count("c", "192.0.2.1")
+	require.ErrorIs(t, err, resource.Quota, "of one address")
+	_, err = count("c", "192.0.2.2")
+	require.NoError(t, err)
+	_, err = count("d", "192.0.2.3")
+	require.ErrorIs(t, err, resource.Quota, "of all")
+	settled()
+	_, err = count("d", "192.0.2.3")
+	require.NoError(t, err, "one was not made after all")
+}
+
+func TestAnEnrollersCertificateIsGoodAsLongAsItsRequestIsThere(t *testing.T) {
+	j := newTestService(t)
+	people := objects.New(objects.Options{Reader: j.st, Writer: j.st, Log: zerolog.Nop(), Now: j.now}).Controller("joe")
+	_, err := objects.Create(t.Context(), people, &resource.EnrollmentRequest{
+		Metadata: resource.Meta{Name: "image"},
+		Spec:     resource.EnrollmentSpec{CSR: newCSR(t, "image"), SignerName: resource.SignerEnroller, Approval: resource.Approved, ExpirationSeconds: 3600},
+	})
+	require.NoError(t, err)
+	require.NoError(t, j.Settle(t.Context(), "image"))
+	key := store.Key{Kind: resource.KindEnrollmentRequest, Name: "image"}
+	er, err := objects.Get[resource.EnrollmentRequest](t.Context(), people, key)
+	require.NoError(t, err)
+	block, _ := pem.Decode([]byte(er.Status.Certificate))
+	require.NotNil(t, block)
+	cert, err := x509.ParseCertificate(block.Bytes)
+	require.NoError(t, err)
+	require.Equal(t, j.now().Add(time.Hour).Unix(), cert.NotAfter.Unix())
+	require.Empty(t, j.Revoked("image", cert))
+	require.NotEmpty(t, j.Revoked("another", cert), "it is none of that request")
+	require.NoError(t, people.Delete(t.Context(), key))
+	require.Contains(t, j.Revoked("image", cert), "was deleted")
 }

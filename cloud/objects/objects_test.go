@@ -165,20 +165,6 @@ func TestListsArePaged(t *testing.T) {
 	require.True(t, slices.IsSorted(names))
 }
 
-func TestSecretsAreSealedForControllersToo(t *testing.T) {
-	r, ctx := newTestRegistry(t), t.Context()
-	c := r.Controller("a")
-	s := new(resource.Secret)
-	s.Metadata.Name, s.Metadata.Namespace, s.Data = "s", "default", map[string][]byte{"password": []byte("hunter2")}
-	made, err := objects.Create(ctx, c, s)
-	require.NoError(t, err)
-	require.Equal(t, s.Data, made.Data)
-	stored, err := r.Store.Get(ctx, store.Key{Kind: resource.KindSecret, Namespace: "default", Name: "s"})
-	require.NoError(t, err)
-	require.NotContains(t, string(stored.Data), "password")
-	require.NotContains(t, string(stored.Data), "aHVudGVyMg")
-}
-
 // A selector is a user's: what it costs to read grows with its terms, not with their square.
 func TestASelectorOfManyTerms(t *testing.T) {
 	s := &resource.LabelSelector{MatchLabels: map[string]string{"site": "a"}}

@@ -1,0 +1,130 @@
+package objects_test
+
+import (
+	"bytes"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/edgebus/edgebus/cloud/objects"
+	"github.com/edgebus/edgebus/cloud/store"
+	"github.com/edgebus/edgebus/topics/resource"
+)
+
+// userWrites changes a Node as a user does, who is no controller.
+func (r *testRegistry) userWrites(t *testing.T, key store.Key, change func(*resource.Node)) error {
+	t.Helper()
+	k := r.Kind(resource.KindNode)
+	_, err := r.Change(t.Context(), key, &objects.WriteOptions{Manager: "ann"}, func(old *objects.Object) (*objects.Object, error) {
+		v, err := k.Typed(old)
+		require.NoError(t, err)
+		change(v.(*resource.Node))
+		return k.Untyped(v)
+	})
+	return err
+}
+
+func TestWhatAControllerOwnsIsNotAUsers(t *testing.T) {
+	r := newTestRegistry(t)
+	c := r.Controller("fleets")
+	key := store.Key{Kind: resource.KindNode, Name: "n1"}
+	n := newNode("n1")
+	n.Metadata.Owner, n.Metadata.Finalizers = "Fleet/shops", []string{objects.FleetFinalizer}
+	n.Metadata.Annotations = map[string]string{resource.JoinedAnnotation: "then key", "mine": "a"}
+	_, err := objects.Create(t.Context(), c, n)
+	require.NoError(t, err)
+
+	err = r.userWrites(t, key, func(n *resource.Node) { n.Spec.OS = &resource.NodeOS{Image: "os:2"} })
+	var owned *objects.OwnedError
+	require.ErrorAs(t, err, &owned)
+	require.Equal(t, "Fleet/shops", owned.Owner)
+	require.ErrorAs(t, r.userWrites(t, key, func(n *resource.Node) { n.Metadata.Owner = "" }), &owned)
+	require.NoError(t, r.userWrites(t, key, func(n *resource.Node) {
+		n.Metadata.Labels = map[string]string{"site": "hall"}
+		n.Metadata.Annotations, n.Metadata.Finalizers = map[string]string{"mine": "b", objects.RemoteAnnotation: "forged"}, nil
+	}))
+	now, err := objects.Get[resource.Node](t.Context(), c, key)
+	require.NoError(t, err)
+	require.Equal(t, map[string]string{"site": "hall"}, now.Metadata.Labels)
+	require.Equal(t, map[string]string{resource.JoinedAnnotation: "then key", "mine": "b"}, now.Metadata.Annotations, "what controllers have noted is theirs")
+	require.Equal(t, []string{objects.FleetFinalizer}, now.Metadata.Finalizers)
+	require.EqualValues(t, 1, now.Metadata.Generation, "the spec is as it was")
+}
+
+func TestAnObjectWithAFinalizerGoesWhenTheLastIsRemoved(t *testing.T) {
+	r := newTestRegistry(t)
+	c, key := r.Controller("fleets"), store.Key{Kind: resource.KindNode, Name: "n1"}
+	n := newNode("n1")
+	n.Metadata.Finalizers = []string{"example.com/a"}
+	_, err := objects.Create(t.Context(), c, n)
+	require.NoError(t, err)
+	require.NoError(t, c.Delete(t.Context(), key))
+	now, err := objects.Get[resource.Node](t.Context(), c, key)
+	require.NoError(t, err)
+	require.NotNil(t, now.Metadata.DeletionTimestamp)
+	err = r.userWrites(t, key, func(n *resource.Node) { n.Metadata.Finalizers = append(n.Metadata.Finalizers, "example.com/b") })
+	require.ErrorIs(t, err, resource.Invalid, "no new ones once the deletion has begun")
+	require.NoError(t, r.userWrites(t, key, func(n *resource.Node) { n.Metadata.Finalizers = nil }))
+	_, err = objects.Get[resource.Node](t.Context(), c, key)
+	require.ErrorIs(t, err, resource.NotFound)
+}
+
+func TestASecretIsNotReadableInTheStore(t *testing.T) {
+	r := newTestRegistry(t)
+	c := r.Controller("test")
+	s := &resource.Secret{Metadata: resource.Meta{Name: "s", Namespace: resource.DefaultNamespace, Annotations: map[string]string{"copy": "hunter2"}}, Data: map[string][]byte{"password": []byte("hunter2")}}
+	made, err := objects.Create(t.Context(), c, s)
+	require.NoError(t, err)
+	key := store.Key{Kind: resource.KindSecret, Namespace: resource.DefaultNamespace, Name: "s"}
+	stored, err := r.Store.Get(t.Context(), key)
+	require.NoError(t, err)
+	for _, text := range []string{"hunter2", "aHVudGVyMg", "password"} {
+		require.False(t, bytes.Contains(stored.Data, []byte(text)), text)
+	}
+	require.NoError(t, objects.Update(t.Context(), c, key, func(s *resource.Secret) error { s.Metadata.Labels = map[string]string{"a": "b"}; return nil }))
+	now, err := objects.Get[resource.Secret](t.Context(), c, key)
+	require.NoError(t, err)
+	require.Equal(t, made.Data, now.Data)
+	require.EqualValues(t, 1, now.Metadata.Generation)
+
+	other := stored
+	other.Key.Name = "t"
+	other.Data = bytes.Replace(other.Data, []byte(`"name":"s"`), []byte(`"name":"t"`), 1)
+	_, err = r.Store.Create(t.Context(), other)
+	require.NoError(t, err)
+	_, err = objects.Get[resource.Secret](t.Context(), c, other.Key)
+	require.Error(t, err, "what is encrypted for one object opens as no other")
+}
+
+func TestAReferenceIsAskedAboutOnce(t *testing.T) {
+	r := newTestRegistry(t)
+	k, key := r.Kind(resource.KindNode), store.Key{Kind: resource.KindNode, Name: "n1"}
+	var asked []string
+	w := func(may bool) *objects.WriteOptions {
+		return &objects.WriteOptions{Manager: "ann", MayRefer: func(ref objects.Reference) error {
+			asked = append(asked, ref.String())
+			if !may {
+				return resource.Errorf(resource.Forbidden, ref.Field, "not for ann")
+			}
+			return nil
+		}}
+	}
+	n := newNode("n1")
+	n.Spec.Config = []resource.ConfigItem{{Name: "vpn", ConfigType: resource.ConfigSecret, SecretRef: &resource.SecretMount{Name: "vpn", MountPath: "/etc/vpn"}}}
+	create := func(may bool) error {
+		o, err := k.Untyped(n)
+		require.NoError(t, err)
+		_, err = r.Registry.Create(t.Context(), key, o, w(may))
+		return err
+	}
+	require.ErrorIs(t, create(false), resource.Forbidden)
+	require.NoError(t, create(true))
+	require.Len(t, asked, 2)
+	_, err := r.Change(t.Context(), key, w(false), func(old *objects.Object) (*objects.Object, error) {
+		next := *old
+		next.Metadata.Labels = map[string]string{"a": "b"}
+		return &next, nil
+	})
+	require.NoError(t, err, "the object had the reference before")
+	require.Len(t, asked, 2)
+}
