@@ -1,34 +1,22 @@
 package configs
 
 import (
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/tls"
-	"crypto/x509"
-	"crypto/x509/pkix"
-	"encoding/pem"
-	"math/big"
 	"net"
 	"os"
 	"path/filepath"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/edgebus/edgebus/test/selfsigned"
 )
 
 // issueCertificate writes a certificate that signs itself, and its key.
 func issueCertificate(t *testing.T, cert, key, name string) {
-	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	require.NoError(t, err)
-	of := &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: name}, NotAfter: time.Now().Add(time.Hour)}
-	der, err := x509.CreateCertificate(rand.Reader, of, of, private.Public(), private)
-	require.NoError(t, err)
-	secret, err := x509.MarshalPKCS8PrivateKey(private)
-	require.NoError(t, err)
-	require.NoError(t, os.WriteFile(key, pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: secret}), 0o600))
-	require.NoError(t, os.WriteFile(cert, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), 0o600))
+	text, secret := selfsigned.NewPEM(t, name, "127.0.0.1")
+	require.NoError(t, os.WriteFile(key, secret, 0o600))
+	require.NoError(t, os.WriteFile(cert, text, 0o600))
 }
 
 // A renewed certificate is used in the next handshake; one half of it, a damaged one or none at all changes nothing.

@@ -2,13 +2,8 @@ package client_test
 
 import (
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
-	"math/big"
-	"net"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -20,24 +15,18 @@ import (
 
 	"github.com/edgebus/edgebus/broker"
 	"github.com/edgebus/edgebus/broker/client"
+	"github.com/edgebus/edgebus/test/selfsigned"
 	"github.com/edgebus/edgebus/topics"
 )
 
 // newCertificate makes one for 127.0.0.1, and the pool that trusts it.
 func newCertificate(t *testing.T) (tls.Certificate, *x509.CertPool) {
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	require.NoError(t, err)
-	template := x509.Certificate{
-		SerialNumber: big.NewInt(1), NotAfter: time.Now().Add(time.Hour), IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
-		IsCA: true, BasicConstraintsValid: true,
-	}
-	der, err := x509.CreateCertificate(rand.Reader, &template, &template, &key.PublicKey, key)
-	require.NoError(t, err)
-	cert, err := x509.ParseCertificate(der)
+	cert, key := selfsigned.NewPEM(t, "server", "127.0.0.1")
+	pair, err := tls.X509KeyPair(cert, key)
 	require.NoError(t, err)
 	pool := x509.NewCertPool()
-	pool.AddCert(cert)
-	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}, pool
+	require.True(t, pool.AppendCertsFromPEM(cert))
+	return pair, pool
 }
 
 // startServers starts a broker and returns its URL for each scheme.

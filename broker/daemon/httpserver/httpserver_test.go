@@ -2,16 +2,10 @@ package httpserver
 
 import (
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
-	"crypto/x509/pkix"
 	"encoding/json"
-	"encoding/pem"
 	"io"
-	"math/big"
 	"net"
 	"net/http"
 	"os"
@@ -26,26 +20,17 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/edgebus/edgebus/test/oneprocessor"
+	"github.com/edgebus/edgebus/test/selfsigned"
 	"github.com/edgebus/edgebus/topics/limits"
 )
 
 // writeCertificate makes a certificate that signs itself, for server and client alike, in PEM files.
 func writeCertificate(t *testing.T, name string) (cert, key string) {
-	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	require.NoError(t, err)
-	of := &x509.Certificate{
-		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: name}, NotAfter: time.Now().Add(time.Hour),
-		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, IsCA: true, BasicConstraintsValid: true,
-		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth, x509.ExtKeyUsageServerAuth},
-	}
-	der, err := x509.CreateCertificate(rand.Reader, of, of, private.Public(), private)
-	require.NoError(t, err)
-	secret, err := x509.MarshalPKCS8PrivateKey(private)
-	require.NoError(t, err)
+	text, secret := selfsigned.NewPEM(t, name, "127.0.0.1")
 	dir := t.TempDir()
 	cert, key = filepath.Join(dir, "cert.pem"), filepath.Join(dir, "key.pem")
-	require.NoError(t, os.WriteFile(cert, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), 0o600))
-	require.NoError(t, os.WriteFile(key, pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: secret}), 0o600))
+	require.NoError(t, os.WriteFile(cert, text, 0o600))
+	require.NoError(t, os.WriteFile(key, secret, 0o600))
 	return cert, key
 }
 

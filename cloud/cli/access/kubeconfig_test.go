@@ -1,28 +1,21 @@
 package access_test
 
 import (
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/tls"
-	"crypto/x509"
-	"crypto/x509/pkix"
 	"encoding/base64"
-	"encoding/pem"
-	"math/big"
 	"net/http"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/edgebus/edgebus/cloud/cli/access"
 	"github.com/edgebus/edgebus/cloud/cli/exitcode"
 	"github.com/edgebus/edgebus/test/clitest"
+	"github.com/edgebus/edgebus/test/selfsigned"
 )
 
 // What kubectl wrote.
@@ -50,7 +43,7 @@ func TestAContextIsAddedToAKubeconfigOfOthers(t *testing.T) {
 	path := clitest.UseKubeconfigs(t, foreignKubeconfig)[0]
 	dir := t.TempDir()
 	password := clitest.WriteFile(t, dir, "password", "s3cret\n")
-	cert, _ := selfSigned(t)
+	cert, _ := selfsigned.NewPEM(t, "ann", "hub.test")
 	clitest.WriteFile(t, filepath.Dir(path), "pki/ca.pem", string(cert))
 	clitest.Run(t, 0, "context", "set", "plant", "--server", "http://127.0.0.1:8080", "--mqtt", "mqtt://127.0.0.1:1", "--user", "ann", "--password-file", password)
 	text := clitest.ReadFile(t, path)
@@ -183,25 +176,9 @@ func TestConcurrentWritersOfAKubeconfigLoseNoChange(t *testing.T) {
 	require.Equal(t, os.ModeSymlink, info.Mode().Type(), "a link stays one")
 }
 
-// selfSigned is a certificate for the host hub.test, with its key.
-func selfSigned(t *testing.T) (cert, key []byte) {
-	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	require.NoError(t, err)
-	template := &x509.Certificate{
-		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "ann"}, DNSNames: []string{"hub.test"}, IsCA: true, BasicConstraintsValid: true,
-		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
-		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth, x509.ExtKeyUsageServerAuth},
-	}
-	der, err := x509.CreateCertificate(rand.Reader, template, template, private.Public(), private)
-	require.NoError(t, err)
-	secret, err := x509.MarshalPKCS8PrivateKey(private)
-	require.NoError(t, err)
-	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: secret})
-}
-
 // A hub is asked with what a user and a cluster of kubectl's have.
 func TestCredentialsOfAKubeconfig(t *testing.T) {
-	cert, key := selfSigned(t)
+	cert, key := selfsigned.NewPEM(t, "ann", "hub.test")
 	pair, err := tls.X509KeyPair(cert, key)
 	require.NoError(t, err)
 	asked := make(chan string, 1)
