@@ -103,7 +103,7 @@ func TestAKeyThatDoesNotOpenTheSecretsIsDamage(t *testing.T) {
 			require.NoError(t, os.Remove(key))
 			_, err := seal.Create(filepath.Dir(key))
 			require.NoError(t, err)
-		}, "Secret default/e and 1 more (6 of 6) can't be opened with secrets.key: it is another hub's"},
+		}, "Secret default/f (6 of 6) can't be opened with secrets.key: it is another hub's"},
 		"open to others": {
 			[]string{"a"},
 			func(t *testing.T, key string) { require.NoError(t, os.Chmod(key, 0o644)) },

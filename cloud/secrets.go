@@ -7,13 +7,13 @@ import (
 	"fmt"
 	"io/fs"
 	"path/filepath"
-	"strings"
 	"sync"
 
 	"github.com/rs/zerolog"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/edgebus/edgebus/broker/daemon/seal"
+	"github.com/edgebus/edgebus/cloud/objects"
 	"github.com/edgebus/edgebus/cloud/store"
 	"github.com/edgebus/edgebus/cloud/store/bolt"
 	"github.com/edgebus/edgebus/topics/resource"
@@ -73,18 +73,13 @@ func opensSecret(key *seal.Key, o store.Object) bool {
 	return err == nil
 }
 
-// describeUnopened names the Secrets that can't be decrypted, five at most.
-func describeUnopened(objects []store.Object, of int) string {
-	const most = 5
+// describeUnopened names the Secrets that can't be decrypted.
+func describeUnopened(closed []store.Object, of int) string {
 	var names []string
-	for _, o := range objects[:min(len(objects), most)] {
+	for _, o := range closed {
 		names = append(names, o.Key.String())
 	}
-	text := strings.Join(names, ", ")
-	if more := len(objects) - most; more > 0 {
-		text += fmt.Sprintf(" and %d more", more)
-	}
-	return fmt.Sprintf("%s (%d of %d) can't be opened", text, len(objects), of)
+	return fmt.Sprintf("%s (%d of %d) can't be opened", objects.JoinFirst(names), len(closed), of)
 }
 
 // secretStore is the hub's store of Secrets while their key may change. All Secrets are written through it.

@@ -6,6 +6,7 @@ import (
 	"runtime"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"testing"
 
@@ -179,4 +180,9 @@ func TestASelectorOfManyTerms(t *testing.T) {
 	require.True(t, selector.Matches(labels.Set{"site": "a"}))
 	require.False(t, selector.Matches(labels.Set{"site": "a", "k4999": ""}))
 	require.False(t, selector.Matches(labels.Set{"site": "b"}))
+}
+
+func TestTextsAreClippedBetweenCharacters(t *testing.T) {
+	require.Equal(t, strings.Repeat("ä", 148)+"…", objects.Clip(strings.Repeat("ä", 300), 300))
+	require.Equal(t, strings.Repeat("ä", 150), objects.Clip(strings.Repeat("ä", 150), 300))
 }

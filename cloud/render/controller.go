@@ -556,10 +556,10 @@ func (c *controller) conditions(before []resource.Condition, generation int64, o
 	resolved := resource.Condition{Type: resource.ConditionReferencesResolved, Status: "True", Reason: "Resolved", ObservedGeneration: generation}
 	if failed != nil {
 		rendered.Status, rendered.Reason = "False", failed.Reason
-		rendered.Message = "the node keeps what it was sent before: " + clipMessage(failed.Message)
+		rendered.Message = "the node keeps what it was sent before: " + objects.Clip(failed.Message, maxMessage)
 	}
 	if unresolved != nil {
-		resolved.Status, resolved.Reason, resolved.Message = "False", unresolved.Reason, clipMessage(unresolved.Message)
+		resolved.Status, resolved.Reason, resolved.Message = "False", unresolved.Reason, objects.Clip(unresolved.Message, maxMessage)
 	}
 	list = resource.SetCondition(list, rendered, now)
 	if o.refers || unresolved != nil || slices.ContainsFunc(before, func(o resource.Condition) bool { return o.Type == resolved.Type }) {
@@ -570,13 +570,6 @@ func (c *controller) conditions(before []resource.Condition, generation int64, o
 
 // maxMessage bounds the message of a condition, in bytes.
 const maxMessage = 4 << 10
-
-func clipMessage(text string) string {
-	if len(text) <= maxMessage {
-		return text
-	}
-	return string(bytes.ToValidUTF8([]byte(text[:maxMessage]), nil)) + "…"
-}
 
 // indexNode has a Node found by the objects that its spec refers to.
 func indexNode(o store.Object) (v struct{}, refs []store.Key, ok bool) {

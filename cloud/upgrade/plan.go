@@ -239,7 +239,7 @@ func (p *planner) followReport(n *resource.UpgradeNode) {
 		p.lookAgainAt(p.deadline(*a))
 		p.noteStep(a, r)
 		if unconfirmed != "" {
-			a.Reason = clipReason(unconfirmed)
+			a.Reason = objects.Clip(unconfirmed, maxReason)
 		}
 	case p.spec.Aborted && canStop(r):
 		a.OperationStatus, a.Step, a.StartedAt = resource.UpgradePending, "", ""
@@ -255,7 +255,7 @@ func (p *planner) followReport(n *resource.UpgradeNode) {
 		default:
 			a.Reason += "; it was in the step " + r.Step
 		}
-		a.Reason, a.EndedAt = clipReason(a.Reason), p.stamp()
+		a.Reason, a.EndedAt = objects.Clip(a.Reason, maxReason), p.stamp()
 	}
 	p.noteAway(a, p.nodes[n.NodeName])
 	if a.OperationStatus != before.OperationStatus || a.EndedAt != before.EndedAt {
@@ -308,7 +308,7 @@ func (p *planner) endAttempt(a *resource.UpgradeAttempt, r *resource.UpgradeRepo
 	if r.Message != "" {
 		a.Reason = strings.TrimPrefix(a.Reason+": "+r.Message, ": ")
 	}
-	a.Reason = clipReason(a.Reason)
+	a.Reason = objects.Clip(a.Reason, maxReason)
 }
 
 // deadline is when an attempt counts as failed.
@@ -343,17 +343,10 @@ func (p *planner) noteStep(a *resource.UpgradeAttempt, r *resource.UpgradeReport
 		a.OperationStatus, a.Step, a.StartedAt, a.Reason = resource.UpgradePending, "", "", ""
 	case r.Wait: // this was before it was told to begin
 	case r.Step == resource.StepHeld, r.Step == resource.StepWaiting:
-		a.Step, a.Reason = r.Step, clipReason(r.Message)
+		a.Step, a.Reason = r.Step, objects.Clip(r.Message, maxReason)
 	default:
 		a.Step, a.Reason = r.Step, ""
 	}
-}
-
-func clipReason(text string) string {
-	if len(text) <= maxReason {
-		return text
-	}
-	return strings.ToValidUTF8(text[:maxReason-3], "") + "…"
 }
 
 // announced says whether a node that is pending is to have its order already, so that its owner can release it.
@@ -448,7 +441,7 @@ func (p *planner) withoutArtifact(why string) {
 	for i := range p.attempts {
 		if a := p.newest(&p.attempts[i]); a != nil && a.OperationStatus == resource.UpgradePending {
 			a.OperationStatus, a.EndedAt = resource.UpgradeRolledBack, p.stamp()
-			a.Reason = clipReason(fmt.Sprintf("%s: %s; it was not there within %s, and the node was told nothing", ReasonNoArtifact, why, p.timeout))
+			a.Reason = objects.Clip(fmt.Sprintf("%s: %s; it was not there within %s, and the node was told nothing", ReasonNoArtifact, why, p.timeout), maxReason)
 			p.plan.Changed = append(p.plan.Changed, p.attempts[i].NodeName)
 		}
 	}
@@ -482,9 +475,9 @@ func (p *planner) heldReason(node NodeState) string {
 	case r != nil && r.Wait && r.Step == resource.StepReady:
 		return ""
 	case p.spec.RequireNodeConfirmation, r != nil && r.Wait:
-		return clipReason("WaitingForOwner: the node's owner has to release it by edgeagent upgrade release")
+		return objects.Clip("WaitingForOwner: the node's owner has to release it by edgeagent upgrade release", maxReason)
 	case node.Report != nil && node.Report.Held != "":
-		return clipReason("Held: " + node.Report.Held)
+		return objects.Clip("Held: "+node.Report.Held, maxReason)
 	}
 	return ""
 }
