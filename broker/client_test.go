@@ -45,18 +45,11 @@ func testASessionOfExpiry0EndsWhenItIsTakenOver(t *testing.T, at brokerSetup) {
 	sub.sub("will", 0)
 	old := openClient(t, b, "c", withWill("will", "gone", 3600))
 	old.sub("a", 1)
-	next := openClient(t, b, "c", func(pk *packets.Packet) { pk.Connect.Clean = false })
+	next := openClient(t, b, "c", resumeSession)
 	require.False(t, next.connack.SessionPresent)
 	require.Equal(t, []string{"gone"}, sub.collect(1))
 	pub.publish1("a", "x")
 	next.nothing()
-}
-
-func withSessionExpiry(seconds uint32) connectOption {
-	return func(pk *packets.Packet) {
-		pk.Connect.Clean = false
-		pk.Properties.SessionExpiryInterval, pk.Properties.SessionExpiryIntervalFlag = seconds, true
-	}
 }
 
 // How a connection or session ends, and what becomes of what it holds: see endConnection.

@@ -71,7 +71,7 @@ func testNoSessionEndsForAnother(t *testing.T, at brokerSetup) {
 
 func TestASessionThatExpiresMakesRoom(t *testing.T) {
 	b := startBroker(t, func(o *Options) { o.Limits.Sessions = 1 })
-	c := openClient(t, b, "first", persistentSession, withExpiryInterval(1))
+	c := openClient(t, b, "first", withSessionExpiry(1))
 	require.Equal(t, byte(0x97), dialBroker(t, b).connect("second", persistentSession))
 	c.leave(b, "first")
 	require.Eventually(t, func() bool { return b.Stats().Kept == 0 }, testTimeout, time.Millisecond)

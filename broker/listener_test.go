@@ -448,15 +448,14 @@ func TestBridgeLevelIsAnsweredInItsVersion(t *testing.T) {
 // A bridge without clean start that says no session expiry, as mosquitto's do with MQTT 5, has a session all the same.
 func TestABridgeWithoutCleanStartHasASession(t *testing.T) {
 	b := startBroker(t, func(o *Options) { o.Limits.Session.Expiry = time.Hour })
-	unclean := func(pk *packets.Packet) { pk.Connect.Clean = false }
-	bridge := openBridge(t, b, "site", unclean)
+	bridge := openBridge(t, b, "site", resumeSession)
 	require.Equal(t, uint32(3600), bridge.connack.Properties.SessionExpiryInterval)
 	bridge.sub("plant/#", 1)
 	_ = bridge.conn.Close()
 	require.Eventually(t, func() bool { return b.clients.connected("site") == nil }, testTimeout, time.Millisecond)
-	other := openClient(t, b, "other", unclean)
+	other := openClient(t, b, "other", resumeSession)
 	other.publish1("plant/down", "while it was away")
-	bridge = openBridge(t, b, "site", unclean)
+	bridge = openBridge(t, b, "site", resumeSession)
 	require.True(t, bridge.connack.SessionPresent)
 	require.Equal(t, "while it was away", string(bridge.expect(packets.Publish).Payload))
 	require.Zero(t, other.connack.Properties.SessionExpiryInterval, "other clients have what they ask for")
@@ -465,7 +464,7 @@ func TestABridgeWithoutCleanStartHasASession(t *testing.T) {
 // mosquitto 2.0 says only by its will that it is a bridge, with MQTT 5.
 func TestABridgeIsKnownByItsWill(t *testing.T) {
 	b := startBroker(t, func(o *Options) { o.Limits.Session.Expiry = time.Hour })
-	options := []connectOption{func(pk *packets.Packet) { pk.Connect.Clean = false }, withWill(bridgeState, "0", 0)}
+	options := []connectOption{resumeSession, withWill(bridgeState, "0", 0)}
 	bridge := openClient(t, b, "site", options...)
 	require.Equal(t, uint32(3600), bridge.connack.Properties.SessionExpiryInterval)
 	bridge.sub("plant/#", 1)

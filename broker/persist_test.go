@@ -326,10 +326,6 @@ func recordsIn(t *testing.T, dir string) int {
 	return int(j.Stats().Records)
 }
 
-func withExpiryInterval(seconds uint32) connectOption {
-	return func(pk *packets.Packet) { pk.Properties.SessionExpiryInterval = seconds }
-}
-
 type testClock struct {
 	mu  sync.Mutex
 	now time.Time
@@ -353,7 +349,7 @@ func TestExpiryOverARestart(t *testing.T) {
 	options := func(o *Options) { o.Now = c.read }
 	b, stop := startKept(t, dir, options)
 	for _, id := range []string{"hour", "minute"} {
-		sub := openClient(t, b, id, persistentSession, withExpiryInterval(map[string]uint32{"hour": 3600, "minute": 60}[id]))
+		sub := openClient(t, b, id, withSessionExpiry(map[string]uint32{"hour": 3600, "minute": 60}[id]))
 		sub.sub("a", 1)
 		sub.leave(b, id)
 	}
@@ -392,7 +388,7 @@ func TestAClockSetBackOverARestart(t *testing.T) {
 	watch.leave(b, "watch")
 	openClient(t, b, "pub").publish1("a", "expires", withProperties(packets.Properties{MessageExpiryInterval: 100}))
 	openClient(t, b, "will", persistentSession, withWill("will", "due", 2)).leave(b, "will")
-	openClient(t, b, "short", persistentSession, withExpiryInterval(2)).leave(b, "short")
+	openClient(t, b, "short", withSessionExpiry(2)).leave(b, "short")
 	stop()
 	c.add(-time.Hour)
 	b, _ = startKept(t, dir, options)

@@ -507,8 +507,7 @@ func TestUnreleasedPublishesCountWhatTheyCost(t *testing.T) {
 	dir := t.TempDir()
 	b, stop := startKept(t, dir, nil)
 	held := func() int64 { return b.quotas.state.Held() }
-	lasting := func(pk *packets.Packet) { pk.Connect.Clean = false }
-	c := openClient(t, b, "pub", version311, lasting)
+	c := openClient(t, b, "pub", version311, resumeSession)
 	before := held()
 	checkCost(t, held, func() { publishUnreleased(t, c, 65_535) })
 	counted := held()
@@ -516,7 +515,7 @@ func TestUnreleasedPublishesCountWhatTheyCost(t *testing.T) {
 	checkCostFromDisk(t, dir, func(b *Broker) int64 { return b.quotas.state.Held() }, counted)
 
 	b, stop = startKept(t, t.TempDir(), nil)
-	c = openClient(t, b, "pub", version311, lasting)
+	c = openClient(t, b, "pub", version311, resumeSession)
 	publishUnreleased(t, c, 100)
 	require.Positive(t, held()-before)
 	for id := range uint16(60) {

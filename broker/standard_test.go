@@ -25,8 +25,6 @@ func testAssignedClientIDs(t *testing.T, at brokerSetup) {
 	openClient(t, b, "", version311) // 3.1.1 [MQTT-3.1.3-6]
 }
 
-func resumeSession(pk *packets.Packet) { pk.Connect.Clean = false }
-
 // [MQTT-3.1.2-4] [MQTT-3.1.2-5] [MQTT-3.1.2-6] [MQTT-3.2.2-2] [MQTT-3.2.2-3] [MQTT-3.1.2-23]
 func testSessionsBeginAndEnd(t *testing.T, at brokerSetup) {
 	b := at.start(t, nil)
@@ -61,7 +59,7 @@ func testSessionExpiryIsNegotiated(t *testing.T, at brokerSetup) {
 	b := at.start(t, nil)
 	c := openClient(t, b, "c", persistentSession)
 	require.False(t, c.connack.Properties.SessionExpiryIntervalFlag, "as asked")
-	c = openClient(t, b, "forever", persistentSession, withExpiryInterval(0xFFFFFFFF))
+	c = openClient(t, b, "forever", withSessionExpiry(0xFFFFFFFF))
 	require.True(t, c.connack.Properties.SessionExpiryIntervalFlag)
 	require.Equal(t, uint32(at.limits.Session.Expiry/time.Second), c.connack.Properties.SessionExpiryInterval)
 	bye := packets.Packet{FixedHeader: packets.FixedHeader{Type: packets.Disconnect}}

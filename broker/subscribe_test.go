@@ -199,7 +199,7 @@ func TestASharedSessionThatExpiredWhileTheBrokerWasDownIsHandedOver(t *testing.T
 	dir, now := t.TempDir(), &testClock{now: time.Now()}
 	options := func(o *Options) { o.Now = now.read }
 	b, stop := startKept(t, dir, options)
-	gone, stays := openClient(t, b, "gone", persistentSession, withExpiryInterval(60)), openClient(t, b, "stays", persistentSession)
+	gone, stays := openClient(t, b, "gone", withSessionExpiry(60)), openClient(t, b, "stays", persistentSession)
 	for _, c := range []*testClient{gone, stays} {
 		c.sub("$share/workers/jobs", 1)
 	}

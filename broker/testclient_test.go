@@ -68,10 +68,17 @@ type testClient struct {
 
 type connectOption func(*packets.Packet)
 
-func persistentSession(pk *packets.Packet) {
-	pk.Connect.Clean = false
-	pk.Properties.SessionExpiryInterval, pk.Properties.SessionExpiryIntervalFlag = 3600, true
+func resumeSession(pk *packets.Packet) { pk.Connect.Clean = false }
+
+// withSessionExpiry resumes a session, which outlives its connection by that long.
+func withSessionExpiry(seconds uint32) connectOption {
+	return func(pk *packets.Packet) {
+		pk.Connect.Clean = false
+		pk.Properties.SessionExpiryInterval, pk.Properties.SessionExpiryIntervalFlag = seconds, true
+	}
 }
+
+func persistentSession(pk *packets.Packet) { withSessionExpiry(3600)(pk) }
 
 func version311(pk *packets.Packet) { pk.ProtocolVersion = 4 }
 func version31(pk *packets.Packet)  { pk.ProtocolVersion, pk.Connect.ProtocolName = 3, []byte("MQIsdp") }
