@@ -98,8 +98,8 @@ type serverPair struct {
 
 // authorityState is what authority.json holds.
 type authorityState struct {
-	// Until says when an authority that was replaced is no longer trusted.
-	Until map[int]time.Time `json:"until,omitempty"`
+	// TrustedUntil says when an authority that was replaced is no longer trusted.
+	TrustedUntil map[int]time.Time `json:"trustedUntil,omitempty"`
 }
 
 // OpenAuthority reads the authority of a data directory, or makes it for a hub that has none. One that is lost, whole or in part, is an
@@ -193,7 +193,7 @@ func (a *Authority) readOwn() error {
 	}
 	for _, s := range a.signers {
 		a.numbers = append(a.numbers, s.number)
-		if until, ends := st.Until[s.number]; ends {
+		if until, ends := st.TrustedUntil[s.number]; ends {
 			a.trustedUntil[s.number] = until
 		}
 	}
@@ -494,7 +494,7 @@ func (a *Authority) Rotate(overlap time.Duration) error {
 	// Authorities that were replaced before stay in it: their files still exist, and would be trusted again after a restart.
 	ends := maps.Clone(a.trustedUntil)
 	ends[old] = until
-	text, err := json.MarshalIndent(authorityState{Until: ends}, "", "  ")
+	text, err := json.MarshalIndent(authorityState{TrustedUntil: ends}, "", "  ")
 	if err != nil {
 		return err
 	}

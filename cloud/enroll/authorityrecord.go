@@ -24,8 +24,8 @@ var recordKey = store.Key{Kind: kindAuthority, Name: DirName}
 type authorityRecord struct {
 	// Numbers are those of the authorities that the hub has made.
 	Numbers []int `json:"numbers"`
-	// Revoked is the time of the last revocation, in ms since 1970: a list that ends before it is an older copy.
-	Revoked int64 `json:"revoked,omitempty"`
+	// LastRevocation is the time of the last revocation, in ms since 1970: a list that ends before it is an older copy.
+	LastRevocation int64 `json:"lastRevocation,omitempty"`
 }
 
 // readRecord reads the record; nil: there is none.
@@ -73,11 +73,11 @@ func (rec *authorityRecord) check(dir string, given bool) error {
 
 // checkRevoked returns an error if the list of revocations is an older copy.
 func (rec *authorityRecord) checkRevoked(r *Revocations) error {
-	if rec == nil || rec.Revoked <= r.newest() {
+	if rec == nil || rec.LastRevocation <= r.newest() {
 		return nil
 	}
 	return fmt.Errorf("%s/%s is an older copy: its last revocation is of %s, and there was one at %s: nodes that were revoked would be let in again; put the newer file back, or restore the whole backup",
-		DirName, revokedName, resource.FormatMillis(r.newest()), resource.FormatMillis(rec.Revoked))
+		DirName, revokedName, resource.FormatMillis(r.newest()), resource.FormatMillis(rec.LastRevocation))
 }
 
 func checkFile(dir, name, why string) error {
@@ -97,7 +97,7 @@ func (a *Authority) writeRecord(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	rec := authorityRecord{Numbers: append([]int{}, a.numbers...), Revoked: a.revoked.newest()}
+	rec := authorityRecord{Numbers: append([]int{}, a.numbers...), LastRevocation: a.revoked.newest()}
 	if a.o.Cert != "" && old != nil {
 		rec.Numbers = old.Numbers // they are good again if the configuration's is removed
 	}

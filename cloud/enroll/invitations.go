@@ -46,9 +46,9 @@ type Invitation struct {
 	Replace bool `json:"replace,omitempty"`
 	// Revocation is the node's last one when it was invited, or 0. A node that was revoked later needs a new invitation.
 	Revocation int64 `json:"revocation,omitempty"`
-	// Joined are the nodes that used it, each with the key that it joined with: the same key may ask again, for its
+	// UsedBy are the nodes that used it, each with the key that it joined with: the same key may ask again, for its
 	// answer may have been lost.
-	Joined []InvitationUse `json:"joined,omitempty"`
+	UsedBy []InvitationUse `json:"usedBy,omitempty"`
 }
 
 // InvitationUse is one use of an invitation.
@@ -67,11 +67,11 @@ func (i Invitation) check(node, key string, now time.Time) error {
 		return resource.Errorf(resource.Unauthorized, "token", "the token expired at %s: ask for a new invitation", resource.FormatTime(i.Expires))
 	case !ok:
 		return resource.Errorf(resource.Forbidden, "token", "the token is for the node %s, not for %s", i.Node, node)
-	case key != "" && slices.Contains(i.Joined, InvitationUse{node, key}):
+	case key != "" && slices.Contains(i.UsedBy, InvitationUse{node, key}):
 		return nil
-	case len(i.Joined) >= i.Uses && key == "":
+	case len(i.UsedBy) >= i.Uses && key == "":
 		return nil // the key is checked later
-	case len(i.Joined) >= i.Uses:
+	case len(i.UsedBy) >= i.Uses:
 		return resource.Errorf(resource.Unauthorized, "token", "the token has been used, as often as it may be (%d): ask for a new invitation; if the use is unknown to you, run edgebus node revoke for %s", i.Uses, i.joinedNames())
 	}
 	return nil
@@ -79,7 +79,7 @@ func (i Invitation) check(node, key string, now time.Time) error {
 
 func (i Invitation) joinedNames() string {
 	var names []string
-	for _, j := range i.Joined[:min(len(i.Joined), 5)] {
+	for _, j := range i.UsedBy[:min(len(i.UsedBy), 5)] {
 		names = append(names, j.Node)
 	}
 	return strings.Join(names, ", ")
@@ -259,14 +259,14 @@ func (v *invitations) redeem(ctx context.Context, r resource.JoinRequest, node, 
 			return i, resource.Errorf(resource.Unauthorized, "token", "node %s was revoked, and the token is older than that, or for many nodes: invite it by its name", node)
 		}
 		use := InvitationUse{node, key}
-		if slices.Contains(i.Joined, use) {
+		if slices.Contains(i.UsedBy, use) {
 			i.Revocation = known
 			return i, nil
 		}
 		if err := errors.Join(v.checkNameFree(ctx, i, node, key), v.checkInviter(ctx, i, node, r)); err != nil {
 			return i, err
 		}
-		i.Joined = append(i.Joined, use)
+		i.UsedBy = append(i.UsedBy, use)
 		data, err := json.Marshal(i)
 		if err != nil {
 			return i, err
@@ -297,7 +297,7 @@ func (v *invitations) checkNameFree(ctx context.Context, i Invitation, node, key
 		return nil
 	}
 	holder, err := v.joiner.joinedNode(ctx, node)
-	switch taken := slices.ContainsFunc(i.Joined, func(j InvitationUse) bool { return j.Node == node }); {
+	switch taken := slices.ContainsFunc(i.UsedBy, func(j InvitationUse) bool { return j.Node == node }); {
 	case err != nil:
 		return err
 	case i.pattern() && (taken || holder.Joined()):

@@ -31,11 +31,11 @@ const (
 type Revocation struct {
 	Node string `json:"node"`
 	// At is in milliseconds since 1970, like the upper half of a certificate's serial number.
-	At             int64  `json:"at"`
+	At             int64  `json:"revokedUpTo"`
 	Decommissioned bool   `json:"decommissioned,omitempty"`
 	By             string `json:"by,omitempty"`
-	// Key is the one that the node joined with again, and for which its earlier certificates were revoked; empty: it was for another reason.
-	Key string `json:"key,omitempty"`
+	// SupersededBy is the key that the node joined with again, and for which its earlier certificates were revoked; empty: it was for another reason.
+	SupersededBy string `json:"supersededByKey,omitempty"`
 }
 
 // Revocations are kept in a file of their own, and not in the store: a restored backup takes them over from the data
@@ -175,7 +175,7 @@ func (r *Revocations) notify(err error) error {
 func (r *Revocations) supersede(node, key string, known int64) (at int64, err error) {
 	r.mu.Lock()
 	if err = errRevokedMeanwhile(node); r.nodes[node].At == known {
-		err = r.put(Revocation{Node: node, Key: key})
+		err = r.put(Revocation{Node: node, SupersededBy: key})
 		at = r.nodes[node].At
 	}
 	r.mu.Unlock()
@@ -186,7 +186,7 @@ func (r *Revocations) supersede(node, key string, known int64) (at int64, err er
 func (r *Revocations) supersededBy(node string) string {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
-	return r.nodes[node].Key
+	return r.nodes[node].SupersededBy
 }
 
 func errRevokedMeanwhile(node string) error {
@@ -249,7 +249,7 @@ func (r *Revocations) Why(node string, cert *x509.Certificate) string {
 	if e.Decommissioned {
 		return fmt.Sprintf("this node was decommissioned: %s can join again with a new invitation", node)
 	}
-	if e.Key != "" {
+	if e.SupersededBy != "" {
 		return fmt.Sprintf("node %s has joined again at %s, with another key: this one can join again with a new invitation", node, resource.FormatTime(time.UnixMilli(e.At)))
 	}
 	return fmt.Sprintf("the certificates of node %s were revoked at %s: it can join again with a new invitation", node, resource.FormatTime(time.UnixMilli(e.At)))

@@ -33,9 +33,9 @@ type invitation struct {
 	Uses    int               `json:"uses"`
 	Expires string            `json:"expires"`
 	By      string            `json:"by"`
-	Joined  []struct {
+	UsedBy  []struct {
 		Node string `json:"node"`
-	} `json:"joined"`
+	} `json:"usedBy"`
 }
 
 func newInvite() *cobra.Command {
@@ -121,11 +121,11 @@ func listInvitations(cmd *cobra.Command, o *access.Hub, output string) error {
 		for _, key := range slices.Sorted(maps.Keys(i.Labels)) {
 			labels = append(labels, key+"="+i.Labels[key])
 		}
-		for _, j := range i.Joined {
+		for _, j := range i.UsedBy {
 			joined = append(joined, j.Node)
 		}
 		rows = append(rows, []string{
-			i.ID, i.Node, terminal.Printable(strings.Join(labels, ","), printer.WidestCell), strconv.Itoa(len(i.Joined)) + "/" + strconv.Itoa(i.Uses),
+			i.ID, i.Node, terminal.Printable(strings.Join(labels, ","), printer.WidestCell), strconv.Itoa(len(i.UsedBy)) + "/" + strconv.Itoa(i.Uses),
 			i.Expires, terminal.Printable(i.By, printer.WidestCell), terminal.Printable(strings.Join(joined, ","), printer.WidestCell),
 		})
 	}
