@@ -25,16 +25,13 @@ type Error struct {
 	Rule  string // the rule that it breaks
 }
 
-func (e *Error) Error() string { return fmt.Sprintf("topic %s: %s", clipQuoted(e.Topic), e.Rule) }
+func (e *Error) Error() string { return fmt.Sprintf("topic %s: %s", QuoteTopic(e.Topic), e.Rule) }
 
 // Reason is the rule before the topic, for a reader that sees the beginning only.
-func (e *Error) Reason() string { return e.Rule + ": topic " + clipQuoted(e.Topic) }
+func (e *Error) Reason() string { return e.Rule + ": topic " + QuoteTopic(e.Topic) }
 
-// QuoteTopic quotes a topic, and shortens a long one.
-func QuoteTopic(topic string) string { return clipQuoted(topic) }
-
-// clipQuoted quotes a name and shortens a long one, for logs and reason strings. Escaping may make a name ten times as long.
-func clipQuoted(s string) string {
+// QuoteTopic quotes a topic or a name and shortens a long one, for logs and reason strings. Escaping may make a name ten times as long.
+func QuoteTopic(s string) string {
 	q := fmt.Sprintf("%.120q", s)
 	if len(q) > 480 {
 		q = fmt.Sprintf("%.40q", s)
@@ -226,23 +223,23 @@ func noSuchTopic(key string) string {
 	case !more:
 		return "no such topic below the node"
 	}
-	return "no such topic below " + clipQuoted(head)
+	return "no such topic below " + QuoteTopic(head)
 }
 
 // checkNames returns the rule that a name in an address breaks, or nothing.
 func checkNames(a *Address) string {
 	s := &keyShapes[a.Kind]
 	if s.device && !ValidName(a.Device) {
-		return fmt.Sprintf("bad name %s: %s", clipQuoted(a.Device), nameRule)
+		return fmt.Sprintf("bad name %s: %s", QuoteTopic(a.Device), nameRule)
 	}
 	switch s.name {
 	case "{property}", "{name}", "{call}":
 		if !ValidProperty(a.Name) {
-			return fmt.Sprintf("bad property %s: %s", clipQuoted(a.Name), propertyRule)
+			return fmt.Sprintf("bad property %s: %s", QuoteTopic(a.Name), propertyRule)
 		}
 	case "{instance}", "{part}":
 		if !ValidName(a.Name) {
-			return fmt.Sprintf("bad name %s: %s", clipQuoted(a.Name), nameRule)
+			return fmt.Sprintf("bad name %s: %s", QuoteTopic(a.Name), nameRule)
 		}
 	case "#":
 		switch {
