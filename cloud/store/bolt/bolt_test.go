@@ -1,22 +1,18 @@
 package bolt
 
 import (
-	"bytes"
 	"context"
-	"errors"
 	"fmt"
 	"os"
-	"os/signal"
 	"path/filepath"
-	"sync"
-	"syscall"
 	"testing"
 	"time"
 
+	"github.com/rs/zerolog"
 	"github.com/stretchr/testify/require"
-	"go.etcd.io/bbolt"
 
 	"github.com/edgebus/edgebus/cloud/store"
+	"github.com/edgebus/edgebus/test/storetest"
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
@@ -47,155 +43,6 @@ func TestLocked(t *testing.T) {
 	require.ErrorIs(t, err, resource.Unavailable)
 	require.ErrorContains(t, err, path)
 	require.ErrorContains(t, err, "another process")
-}
-
-func TestNotAStore(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "hub.db")
-	require.NoError(t, os.WriteFile(path, bytes.Repeat([]byte("not a store "), 4096), 0o600))
-	_, err := Open(Options{Path: path})
-	require.ErrorContains(t, err, path)
-
-	other := filepath.Join(t.TempDir(), "other.db")
-	db, err := bbolt.Open(other, 0o600, nil)
-	require.NoError(t, err)
-	require.NoError(t, db.Update(func(tx *bbolt.Tx) error {
-		b, err := tx.CreateBucket(bucketMeta)
-		if err != nil {
-			return err
-		}
-		return b.Put([]byte("x"), []byte("y"))
-	}))
-	require.NoError(t, db.Close())
-	_, err = Open(Options{Path: other})
-	require.ErrorContains(t, err, other)
-}
-
-var errInjected = errors.New("injected")
-
-// failCommits makes the next commits fail, before or after they reached the file.
-func failCommits(s *Store, after bool, times int) {
-	var mu sync.Mutex
-	s.commit = func(tx *bbolt.Tx) error {
-		mu.Lock()
-		defer mu.Unlock()
-		if times == 0 {
-			return tx.Commit()
-		}
-		times--
-		if after {
-			if err := tx.Commit(); err != nil {
-				return err
-			}
-		}
-		return errInjected
-	}
-}
-
-func TestCommitFails(t *testing.T) {
-	s := openStore(t, Options{Path: filepath.Join(t.TempDir(), "hub.db")})
-	made, err := s.Create(ctx, device("lamp", "{1}"))
-	require.NoError(t, err)
-	failCommits(s, false, 1)
-	w, err := s.Watch(ctx, store.Key{Kind: "Device"}, made.Rev)
-	require.NoError(t, err)
-	_, err = s.Update(ctx, device("lamp", "{2}"), made.Rev)
-	require.ErrorIs(t, err, store.ErrUnknown)
-	require.ErrorIs(t, err, resource.Unavailable)
-	require.ErrorIs(t, err, errInjected)
-	got, err := s.Get(ctx, made.Key)
-	require.NoError(t, err)
-	require.Equal(t, made, got, "the index is unchanged")
-
-	third, err := s.Update(ctx, device("lamp", "{3}"), made.Rev)
-	require.NoError(t, err, "later writes work again")
-	events, err := w.Next(ctx)
-	require.NoError(t, err)
-	require.Equal(t, []store.Event{{Type: store.Modified, Object: third, Old: &made}}, events, "nothing was heard of the one that failed")
-	require.NoError(t, s.Check())
-}
-
-// A commit that reports failure may have reached the file. The index follows it.
-func TestCommitFailsLate(t *testing.T) {
-	s := openStore(t, Options{Path: filepath.Join(t.TempDir(), "hub.db")})
-	made, err := s.Create(ctx, device("lamp", "{1}"))
-	require.NoError(t, err)
-	failCommits(s, true, 1)
-	_, err = s.Update(ctx, device("lamp", "{2}"), made.Rev)
-	require.ErrorIs(t, err, store.ErrUnknown)
-	got, err := s.Get(ctx, made.Key)
-	require.NoError(t, err)
-	require.Equal(t, "{2}", string(got.Data), "read again and compare")
-	_, err = s.Update(ctx, device("lamp", "{3}"), made.Rev)
-	require.ErrorIs(t, err, resource.Conflict)
-	_, err = s.Update(ctx, device("lamp", "{3}"), got.Rev)
-	require.NoError(t, err)
-	require.NoError(t, s.Check())
-}
-
-// Everybody whose write was in the failed commit is told, replicas' too.
-func TestCommitFailsForAll(t *testing.T) {
-	s := openStore(t, Options{Path: filepath.Join(t.TempDir(), "hub.db")})
-	hold := make(chan struct{})
-	s.commit = func(*bbolt.Tx) error { <-hold; return errInjected }
-	var wg sync.WaitGroup
-	errs := make(chan error, 40)
-	for i := range 20 {
-		wg.Go(func() {
-			_, err := s.Create(ctx, device(fmt.Sprint("d", i), "{}"))
-			errs <- err
-		})
-		wg.Go(func() {
-			errs <- s.Commit(ctx, []store.NodeChange{{Node: fmt.Sprint("n", i)}})
-		})
-	}
-	close(hold)
-	wg.Wait()
-	for range 40 {
-		require.ErrorIs(t, <-errs, store.ErrUnknown)
-	}
-	s.commit = (*bbolt.Tx).Commit // the committer is idle: all were answered
-	page, err := s.List(ctx, "Device", store.ListOptions{})
-	require.NoError(t, err)
-	require.Empty(t, page.Items)
-	require.NoError(t, s.Check())
-}
-
-// The real thing: the file may not grow any more, and then may again.
-func TestDiskFull(t *testing.T) {
-	signal.Ignore(syscall.SIGXFSZ)
-	defer signal.Reset(syscall.SIGXFSZ)
-	path := filepath.Join(t.TempDir(), "hub.db")
-	s := openStore(t, Options{Path: path})
-	var before syscall.Rlimit
-	require.NoError(t, syscall.Getrlimit(syscall.RLIMIT_FSIZE, &before))
-	lower := before
-	lower.Cur = 256 << 10
-	require.NoError(t, syscall.Setrlimit(syscall.RLIMIT_FSIZE, &lower))
-	raise := sync.OnceFunc(func() { _ = syscall.Setrlimit(syscall.RLIMIT_FSIZE, &before) })
-	defer raise()
-
-	big := `{"` + string(bytes.Repeat([]byte("x"), 16<<10)) + `"}`
-	made := map[string]bool{}
-	var failed error
-	for i := 0; failed == nil && i < 100; i++ {
-		name := fmt.Sprint("d", i)
-		if _, failed = s.Create(ctx, device(name, big)); failed == nil {
-			made[name] = true
-		}
-	}
-	require.ErrorIs(t, failed, store.ErrUnknown)
-	require.NotEmpty(t, made)
-	raise()
-	_, err := s.Create(ctx, device("after", big))
-	require.NoError(t, err)
-	made["after"] = true
-	require.NoError(t, s.Check())
-	require.NoError(t, s.Close())
-	s = openStore(t, Options{Path: path})
-	page, err := s.List(ctx, "Device", store.ListOptions{})
-	require.NoError(t, err)
-	require.Len(t, page.Items, len(made))
-	require.NoError(t, s.Check())
 }
 
 func TestTooMuch(t *testing.T) {
@@ -232,15 +79,6 @@ func TestLogIsBounded(t *testing.T) {
 	require.Len(t, b.next.table("Device").since(0), 1)
 }
 
-func FuzzDecode(f *testing.F) {
-	f.Add(encodeRecord(1, 2, []byte("{}"))[4:])
-	f.Fuzz(func(t *testing.T, body []byte) {
-		if created, rev, value, err := decodeRecord(body); err == nil {
-			require.Equal(t, body, encodeRecord(created, rev, value)[4:])
-		}
-	})
-}
-
 // A file that is removed or replaced while it is open takes no more writes, until it is back.
 func TestAStoreWhoseFileIsGoneSaysSo(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "hub.db")
@@ -261,4 +99,97 @@ func TestAStoreWhoseFileIsGoneSaysSo(t *testing.T) {
 	_, err = s.Update(ctx, device("lamp", "{4}"), made.Rev)
 	require.NoError(t, err)
 	require.NoError(t, s.Check())
+}
+
+func TestConformance(t *testing.T) {
+	storetest.Run(t, func(t testing.TB, dir string, limits storetest.Limits) store.Store {
+		return openStore(t, Options{
+			Path:       filepath.Join(dir, "hub.db"),
+			Tombstones: limits.Tombstones, WatchBuffer: limits.WatchBuffer,
+		})
+	})
+}
+
+func openStore(t testing.TB, opts Options) *Store {
+	t.Helper()
+	opts.Log = zerolog.New(zerolog.NewTestWriter(t))
+	opts.LockTimeout = 30 * time.Second
+	s, err := Open(opts)
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = s.Close() })
+	return s
+}
+
+func TestForkedRevisionsGoOnAbove(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "hub.db")
+	s := openStore(t, Options{Path: path})
+	for _, name := range []string{"a", "b", "gone"} {
+		_, err := s.Create(ctx, device(name, `{}`))
+		require.NoError(t, err)
+	}
+	_, err := s.Delete(ctx, device("gone", "").Key, 0)
+	require.NoError(t, err)
+	_, before := s.Counts()
+	require.NoError(t, s.Close())
+
+	require.NoError(t, Fork(path, func(rev uint64) uint64 { return rev + 1<<32 }))
+	s = openStore(t, Options{Path: path})
+	objects, rev := s.Counts()
+	require.Equal(t, map[string]int{"Device": 2}, objects)
+	require.Equal(t, before+1<<32, rev)
+	_, err = s.Watch(ctx, store.Key{Kind: "Device"}, before)
+	require.ErrorIs(t, err, resource.Gone, "who watched must list again")
+	page, err := s.List(ctx, "Device", store.ListOptions{})
+	require.NoError(t, err)
+	w, err := s.Watch(ctx, store.Key{Kind: "Device"}, page.Rev)
+	require.NoError(t, err)
+	w.Close()
+	made, err := s.Create(ctx, device("new", `{}`))
+	require.NoError(t, err)
+	require.Greater(t, made.Rev, rev)
+	require.NoError(t, s.Check())
+}
+
+func TestReadOnly(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "hub.db")
+	_, err := Open(Options{Path: path, ReadOnly: true})
+	require.ErrorIs(t, err, os.ErrNotExist)
+	s := openStore(t, Options{Path: path})
+	_, err = s.Create(ctx, device("a", `{}`))
+	require.NoError(t, err)
+	require.NoError(t, s.Close())
+	was, err := os.ReadFile(path)
+	require.NoError(t, err)
+	s, err = Open(Options{Path: path, ReadOnly: true})
+	require.NoError(t, err)
+	require.NoError(t, s.Check())
+	_, err = s.Get(ctx, device("a", "").Key)
+	require.NoError(t, err)
+	_, err = s.Create(ctx, device("b", `{}`))
+	require.ErrorIs(t, err, resource.Unavailable)
+	require.NoError(t, s.Close())
+	is, err := os.ReadFile(path)
+	require.NoError(t, err)
+	require.Equal(t, was, is)
+}
+
+func readIdentity(t *testing.T, path string, readOnly bool) (id uint32) {
+	t.Helper()
+	s, err := Open(Options{Path: path, ReadOnly: readOnly})
+	require.NoError(t, err)
+	id = s.Identity()
+	require.NoError(t, s.Close())
+	return id
+}
+
+func TestIdentity(t *testing.T) {
+	path, other := filepath.Join(t.TempDir(), "hub.db"), filepath.Join(t.TempDir(), "hub.db")
+	id := readIdentity(t, path, false)
+	require.NotZero(t, id)
+	another := readIdentity(t, other, false)
+	require.NotEqual(t, id, another)
+
+	require.NoError(t, Fork(path, func(rev uint64) uint64 { return rev + 1 }))
+	again := readIdentity(t, path, true)
+	require.Equal(t, id, again, "who restores a backup is the same")
 }

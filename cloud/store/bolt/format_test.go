@@ -1,7 +1,9 @@
 package bolt
 
 import (
+	"bytes"
 	"fmt"
+	"os"
 	"path/filepath"
 	"testing"
 
@@ -10,6 +12,36 @@ import (
 
 	"github.com/edgebus/edgebus/cloud/store"
 )
+
+func TestNotAStore(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "hub.db")
+	require.NoError(t, os.WriteFile(path, bytes.Repeat([]byte("not a store "), 4096), 0o600))
+	_, err := Open(Options{Path: path})
+	require.ErrorContains(t, err, path)
+
+	other := filepath.Join(t.TempDir(), "other.db")
+	db, err := bbolt.Open(other, 0o600, nil)
+	require.NoError(t, err)
+	require.NoError(t, db.Update(func(tx *bbolt.Tx) error {
+		b, err := tx.CreateBucket(bucketMeta)
+		if err != nil {
+			return err
+		}
+		return b.Put([]byte("x"), []byte("y"))
+	}))
+	require.NoError(t, db.Close())
+	_, err = Open(Options{Path: other})
+	require.ErrorContains(t, err, other)
+}
+
+func FuzzDecode(f *testing.F) {
+	f.Add(encodeRecord(1, 2, []byte("{}"))[4:])
+	f.Fuzz(func(t *testing.T, body []byte) {
+		if created, rev, value, err := decodeRecord(body); err == nil {
+			require.Equal(t, body, encodeRecord(created, rev, value)[4:])
+		}
+	})
+}
 
 // changeFile changes a file that nobody has open.
 func changeFile(t *testing.T, path string, change func(tx *bbolt.Tx) error) {
