@@ -463,7 +463,7 @@ func (p brokerParts) text() string {
 	slices.SortStableFunc(list, func(a, b brokerPart) int { return cmp.Compare(b.state, a.state) })
 	var texts []string
 	for _, one := range list[:min(len(list), most)] {
-		texts = append(texts, one.name+": "+objects.Clip(one.message, maxPartMessage))
+		texts = append(texts, one.name+": "+objects.ClipText(one.message, maxPartMessage))
 	}
 	if len(list) > most {
 		texts = append(texts, fmt.Sprintf("and %d more", len(list)-most))

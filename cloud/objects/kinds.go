@@ -326,8 +326,8 @@ func JoinFirst(names []string) string {
 	return fmt.Sprintf("%s and %d more", strings.Join(names[:most], ", "), len(names)-most)
 }
 
-// Clip is a text of at most so many bytes, for conditions and Events: what is more is left out.
-func Clip(text string, most int) string {
+// ClipText is a text of at most so many bytes, for conditions and Events: what is more is left out.
+func ClipText(text string, most int) string {
 	if len(text) <= most {
 		return text
 	}

@@ -183,6 +183,6 @@ func TestASelectorOfManyTerms(t *testing.T) {
 }
 
 func TestTextsAreClippedBetweenCharacters(t *testing.T) {
-	require.Equal(t, strings.Repeat("ä", 148)+"…", objects.Clip(strings.Repeat("ä", 300), 300))
-	require.Equal(t, strings.Repeat("ä", 150), objects.Clip(strings.Repeat("ä", 150), 300))
+	require.Equal(t, strings.Repeat("ä", 148)+"…", objects.ClipText(strings.Repeat("ä", 300), 300))
+	require.Equal(t, strings.Repeat("ä", 150), objects.ClipText(strings.Repeat("ä", 150), 300))
 }

@@ -556,10 +556,10 @@ func (c *controller) conditions(before []resource.Condition, generation int64, o
 	resolved := resource.Condition{Type: resource.ConditionReferencesResolved, Status: "True", Reason: "Resolved", ObservedGeneration: generation}
 	if failed != nil {
 		rendered.Status, rendered.Reason = "False", failed.Reason
-		rendered.Message = "the node keeps what it was sent before: " + objects.Clip(failed.Message, maxMessage)
+		rendered.Message = "the node keeps what it was sent before: " + objects.ClipText(failed.Message, maxMessage)
 	}
 	if unresolved != nil {
-		resolved.Status, resolved.Reason, resolved.Message = "False", unresolved.Reason, objects.Clip(unresolved.Message, maxMessage)
+		resolved.Status, resolved.Reason, resolved.Message = "False", unresolved.Reason, objects.ClipText(unresolved.Message, maxMessage)
 	}
 	list = resource.SetCondition(list, rendered, now)
 	if o.refers || unresolved != nil || slices.ContainsFunc(before, func(o resource.Condition) bool { return o.Type == resolved.Type }) {

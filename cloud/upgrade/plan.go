@@ -239,7 +239,7 @@ func (p *planner) followReport(n *resource.UpgradeNode) {
 		p.lookAgainAt(p.deadline(*a))
 		p.noteStep(a, r)
 		if unconfirmed != "" {
-			a.Reason = objects.Clip(unconfirmed, maxReason)
+			a.Reason = objects.ClipText(unconfirmed, maxReason)
 		}
 	case p.spec.Aborted && canStop(r):
 		a.OperationStatus, a.Step, a.StartedAt = resource.UpgradePending, "", ""
@@ -255,7 +255,7 @@ func (p *planner) followReport(n *resource.UpgradeNode) {
 		default:
 			a.Reason += "; it was in the step " + r.Step
 		}
-		a.Reason, a.EndedAt = objects.Clip(a.Reason, maxReason), p.stamp()
+		a.Reason, a.EndedAt = objects.ClipText(a.Reason, maxReason), p.stamp()
 	}
 	p.noteAway(a, p.nodes[n.NodeName])
 	if a.OperationStatus != before.OperationStatus || a.EndedAt != before.EndedAt {
@@ -308,7 +308,7 @@ func (p *planner) endAttempt(a *resource.UpgradeAttempt, r *resource.UpgradeRepo
 	if r.Message != "" {
 		a.Reason = strings.TrimPrefix(a.Reason+": "+r.Message, ": ")
 	}
-	a.Reason = objects.Clip(a.Reason, maxReason)
+	a.Reason = objects.ClipText(a.Reason, maxReason)
 }
 
 // deadline is when an attempt counts as failed.
@@ -343,7 +343,7 @@ func (p *planner) noteStep(a *resource.UpgradeAttempt, r *resource.UpgradeReport
 		a.OperationStatus, a.Step, a.StartedAt, a.Reason = resource.UpgradePending, "", "", ""
 	case r.Wait: // this was before it was told to begin
 	case r.Step == resource.StepHeld, r.Step == resource.StepWaiting:
-		a.Step, a.Reason = r.Step, objects.Clip(r.Message, maxReason)
+		a.Step, a.Reason = r.Step, objects.ClipText(r.Message, maxReason)
 	default:
 		a.Step, a.Reason = r.Step, ""
 	}
@@ -441,7 +441,7 @@ func (p *planner) withoutArtifact(why string) {
 	for i := range p.attempts {
 		if a := p.newest(&p.attempts[i]); a != nil && a.OperationStatus == resource.UpgradePending {
 			a.OperationStatus, a.EndedAt = resource.UpgradeRolledBack, p.stamp()
-			a.Reason = objects.Clip(fmt.Sprintf("%s: %s; it was not there within %s, and the node was told nothing", ReasonNoArtifact, why, p.timeout), maxReason)
+			a.Reason = objects.ClipText(fmt.Sprintf("%s: %s; it was not there within %s, and the node was told nothing", ReasonNoArtifact, why, p.timeout), maxReason)
 			p.plan.Changed = append(p.plan.Changed, p.attempts[i].NodeName)
 		}
 	}
@@ -475,9 +475,9 @@ func (p *planner) heldReason(node NodeState) string {
 	case r != nil && r.Wait && r.Step == resource.StepReady:
 		return ""
 	case p.spec.RequireNodeConfirmation, r != nil && r.Wait:
-		return objects.Clip("WaitingForOwner: the node's owner has to release it by edgeagent upgrade release", maxReason)
+		return objects.ClipText("WaitingForOwner: the node's owner has to release it by edgeagent upgrade release", maxReason)
 	case node.Report != nil && node.Report.Held != "":
-		return objects.Clip("Held: "+node.Report.Held, maxReason)
+		return objects.ClipText("Held: "+node.Report.Held, maxReason)
 	}
 	return ""
 }
