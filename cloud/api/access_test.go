@@ -222,7 +222,7 @@ func TestListsAreOfOnesOwn(t *testing.T) {
 	for _, c := range [][2]string{{"ann", "/links"}, {"ann", "/links/n1"}, {"vic", "/links"}, {"eve", "/links"}, {"n1", "/links/n1"}} {
 		require.NotRegexp(t, `somebody|fullest|missed|refused`, string(h.ok("GET", c[1], "", "As", c[0]).body), "how the hub's other clients fare")
 	}
-	require.Equal(t, "somebody", h.ok("GET", "/links", "", "As", "boss").str("fullestOf"))
+	require.Equal(t, "somebody", h.ok("GET", "/links", "", "As", "boss").str("fullestQueueClient"))
 	deleted := h.ok("DELETE", namespaceRoot+"/devices", "", "As", "ann")
 	require.Equal(t, []string{"lamp1"}, deleted.names())
 	require.Equal(t, []string{"lamp0", "lamp2"}, h.ok("GET", devices, "", "As", "boss").names())

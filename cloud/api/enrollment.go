@@ -108,18 +108,12 @@ func (n *enrollmentServer) decide(w http.ResponseWriter, r *http.Request, spec j
 	if err := n.server.object(discardWriter{http.Header{}}, redirectRequest(r, http.MethodPatch, "/apis/"+resource.APIVersion+"/enrollmentrequests/"+name, patch)); err != nil {
 		return err
 	}
-	if err := n.settle(r, name); err != nil {
-		return err
+	if n.server.Enrollment != nil { // at once, so that who made the decision finds the certificate
+		if err := n.server.Enrollment.Settle(r.Context(), name); err != nil {
+			return err
+		}
 	}
 	return n.server.object(w, redirectRequest(r, http.MethodGet, show, nil))
-}
-
-// settle has a decision carried out at once, so that who made it finds the certificate.
-func (n *enrollmentServer) settle(r *http.Request, name string) error {
-	if n.server.Enrollment == nil {
-		return nil
-	}
-	return n.server.Enrollment.Settle(r.Context(), name)
 }
 
 // discardWriter is the answer to a part of a request.
