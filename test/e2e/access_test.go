@@ -313,24 +313,22 @@ func formatRights(publishes, subscribes bool) string {
 	return "–"
 }
 
-// tryAll tries every row with every client of the broker, and returns the table.
+// tryAll tries every row with every client of the broker, and returns the table. Topics with the same rights share a row.
 func (b accessBroker) tryAll(t *testing.T) string {
 	t.Helper()
 	page := &strings.Builder{}
-	page.WriteString("| topic |")
+	page.WriteString("| topics |")
 	for _, c := range b.clients {
 		fmt.Fprintf(page, " %s |", c.title)
 	}
 	page.WriteString("\n|---|" + strings.Repeat("---|", len(b.clients)) + "\n")
+	var rights []string // in the order of the first topic of each
+	shown := map[string][]string{}
 	for _, row := range accessTopics(b) {
-		shown := row.shown
-		if row.kind != topics.KindNone {
-			shown = "`" + shown + "`"
-		}
-		fmt.Fprintf(page, "| %s |", shown)
+		cells := &strings.Builder{}
 		for _, c := range b.clients {
 			if len(c.roles) == 0 {
-				page.WriteString(" refused |")
+				cells.WriteString(" refused |")
 				continue
 			}
 			p, s := b.tryRow(t, c, row)
@@ -338,9 +336,19 @@ func (b accessBroker) tryAll(t *testing.T) string {
 			if p != wantP || s != wantS {
 				t.Errorf("%s: %s may %s on %s (%s), and was let %s", b.name, c.title, formatRights(wantP, wantS), row.shown, row.topic, formatRights(p, s))
 			}
-			fmt.Fprintf(page, " %s |", formatRights(wantP, wantS))
+			fmt.Fprintf(cells, " %s |", formatRights(wantP, wantS))
 		}
-		page.WriteString("\n")
+		name := row.shown
+		if row.kind != topics.KindNone {
+			name = "`" + name + "`"
+		}
+		if shown[cells.String()] == nil {
+			rights = append(rights, cells.String())
+		}
+		shown[cells.String()] = append(shown[cells.String()], name)
+	}
+	for _, cells := range rights {
+		fmt.Fprintf(page, "| %s |%s\n", strings.Join(shown[cells], ", "), cells)
 	}
 	for _, c := range b.clients {
 		if len(c.roles) > 0 {
@@ -383,8 +391,8 @@ const accessHead = `# Who may do what
 
 <!-- Made by GOLDEN=write go test ./test/e2e -run TestAccess, which tries every cell with real clients. -->
 
-Every topic of the contract, below ` + "`v1/nodes/{node}/`" + `, with every role: **P** may publish, **S** may subscribe, – neither. A publish that is not
-allowed is answered with the reason code 0x87 and a message on ` + "`v1/refused/{client}`" + `, and a subscription with 0x87 in the SUBACK.
+Every topic of the contract, below ` + "`v1/nodes/{node}/`" + `, with every role: **P** may publish, **S** may subscribe, – neither. Topics with the
+same rights share a row. A publish that is not allowed is answered with the reason code 0x87 and a message on ` + "`v1/refused/{client}`" + `, and a subscription with 0x87 in the SUBACK.
 [Users](running.md#users) says how users get a role; the rules for users' own topics are those of a broker without any.
 `
 
