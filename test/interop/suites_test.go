@@ -330,7 +330,7 @@ func (s suiteScript) run(ctx context.Context) (out []byte, leftOut string, err e
 	return out, "", err
 }
 
-// failureReasons are why a script or a case of another broker's suite fails with ours, by a pattern of its name; docs/mqtt.md has them.
+// failureReasons are why a script or a case of another broker's suite fails with ours, by a pattern of its name.
 type failureReasons []struct{ why, names string }
 
 // of is the reason; empty: there is none.
