@@ -44,7 +44,8 @@ func (fakeEnrollment) GaveUp(string)                                 {}
 func (fakeEnrollment) Authorities() []byte                           { return []byte("PEM") }
 
 var (
-	callsRow  = regexp.MustCompile("(?m)^\\| `(/[^`]+)` \\|(.*)\\|(.*)\\|$")
+	callsRow  = regexp.MustCompile("(?m)^\\| (`/[^|]+`) \\|(.*)\\|(.*)\\|$")
+	callsPath = regexp.MustCompile("`(/[^`]+)`")
 	callsVerb = regexp.MustCompile(`\b(GET|PUT|POST|PATCH|DELETE)\b`)
 )
 
@@ -60,11 +61,13 @@ func flightctlCalls(t *testing.T) (served, others [][2]string) {
 		return callsVerb.FindAllString(said, -1)
 	}
 	for _, row := range callsRow.FindAllStringSubmatch(section, -1) {
-		for _, verb := range verbs(row[2]) {
-			served = append(served, [2]string{verb, row[1]})
-		}
-		for _, verb := range verbs(row[3]) {
-			others = append(others, [2]string{verb, row[1]})
+		for _, path := range callsPath.FindAllStringSubmatch(row[1], -1) {
+			for _, verb := range verbs(row[2]) {
+				served = append(served, [2]string{verb, path[1]})
+			}
+			for _, verb := range verbs(row[3]) {
+				others = append(others, [2]string{verb, path[1]})
+			}
 		}
 	}
 	return served, others
