@@ -22,7 +22,7 @@
 //	access.go      what a client may do
 //	quotas.go      how much one user, node or address may hold
 //	throttle.go    how much of a connection is read before others come: the quantum
-//	client.go      one session, with or without a connection: its subscriptions, timers and end
+//	clientsession.go      one session, with or without a connection: its subscriptions, timers and end
 //	clients.go     all of them, by client identifier: which connection has a session, takeover; each end, as a table
 //	sessions.go    what the program and operators ask of sessions, and how they end them
 //	presence.go    connections, as the program is told of them

@@ -7,7 +7,7 @@
 //	cloud.go        Run, one straight line from the data directory to what runs; Main
 //	broker.go       the broker's options, of the settings
 //	access.go       who is let in, and what it may refer to: names, tokens, certificates, the audit log
-//	secrets.go      the key of Secrets, and its rotation
+//	secretskey.go      the key of Secrets, and its rotation
 //	controllers.go  all controllers
 //	projections.go  what objects come to on nodes, as documents; what nodes report of upgrades
 //	report.go       what is said of the links, and metrics
@@ -17,7 +17,7 @@
 //
 //	store, store/bolt   objects as bytes with a revision; the file that they are in, and the index that serves reads
 //	objects             the one place in which objects are read and written by the rules for all of them: validation, field
-//	                    owners, finalizers, what a writer may refer to (objects/rawjson: parts of JSON without decoding it)
+//	                    owners, finalizers, Secrets sealed (sealed.go), what a writer may refer to (objects/rawjson: parts of JSON without decoding it)
 //	api                 objects over HTTP, as Kubernetes serves them; dialects are other forms of the same objects
 //	client              the client of that API, for programs and tests
 //	cli                 the command line: the program is cmd/edgebus; cmd/cloudhub: that of the hub

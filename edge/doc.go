@@ -9,12 +9,12 @@
 //	link.go           the clients of the hub: the main one, that of stored bridge rules, that of blobs
 //	link_commands.go  commands of the hub, and the clock by which they expire
 //	link_streams.go   telemetry, events and bridged messages on their way up
-//	bridge.go         bridged messages on their way down
+//	bridge.go         which messages wait for the hub, and bridged messages on their way down
 //	assemble.go       messages that come in parts
 //	link_identity.go  the renewal of the node's certificate, and its end
 //	link_status.go    how the link is, for the local API and metrics
 //	report.go         what the node says of itself, and metrics
-//	secrets.go        the key of the Secrets in the store
+//	secretskey.go     the key of the Secrets in the store
 //	maintenance.go    the commands check, backup and restore
 //	join.go           the command join; join_*.go: whose its files are
 //
@@ -40,7 +40,7 @@
 //     those that are there, blobs, images), then the steps of the switch, each recorded before it is taken.
 //  3. agent/files brings the files to what the spec says, whole or not at all; agent/host does applications and the OS image; hooks.go
 //     runs what the spec wants to be run. If the node is not healthy after it, the same steps lead back.
-//  4. agent/report.go publishes what has become of it at a topic of the node's; twin/programs.go takes that as any report.
+//  4. agent/report.go publishes what has become of it at a topic of the node's; twin/programreports.go takes that as any report.
 //
 // # A report, from a mapper to the hub
 //

@@ -6,25 +6,14 @@
 //
 // # Packages, in reading order
 //
-//	resource  the objects: Device, DeviceModel, Node, Fleet and the others, and the documents on topics
-//	link      the protocol between hub and core that keeps both sides' maps in step
-//	dialect   kinds as other projects write them: KubeEdge, flightctl, Akri
-//	schedule  when windows of time are open, in which nodes may be updated
-//	limits    what a broker and its clients may hold, and the memory that a part of is meant
-//	acl       rules for users' own topics, as mosquitto's acl_file has them
-//	password  hashes of passwords
-//	backoff   the pause before the next attempt
-//
-// # Packages, in reading order
-//
 //   - topics itself: table.go has the contract, topics.go parses and matches, parts.go cuts large documents
 //   - resource: the nouns of the bus as Go types
 //   - link: the protocol that keeps the two copies of a node's maps in step
 //   - dialect: the kinds of KubeEdge, flightctl and Akri, and their conversion; dialect/fit compares JSON with Go types
-//   - acl: which of the users' own topics a user may use
-//   - limits: what bounds a broker
+//   - acl: rules for users' own topics, as mosquitto's acl_file has them
+//   - limits: what a broker and its clients may hold
 //   - password: hashes of passwords
-//   - schedule: windows of time
+//   - schedule: windows of time in which nodes may be updated
 //   - backoff: how long to wait before something that failed is tried again
 //
 // # Where to add

@@ -8,7 +8,7 @@
 // # Files, in reading order
 //
 //	plan.go        what is decided: Orders, Instances with their slots, Devices of a template, conditions; all pure
-//	brokers.go     what a brokerSpec comes to on a node, as a quadlet unit; how brokers are, as conditions; pure
+//	brokercontainers.go     what a brokerSpec comes to on a node, as a quadlet unit; how brokers are, as conditions; pure
 //	controller.go  the three controllers: of Configurations, of Instances with their Devices, of the applications of nodes
 //	indexes.go     what is known of objects, and which of them concern each other
 //	sightings.go   what nodes report: devices that they see, handlers; queues of keys that a report concerns
@@ -16,7 +16,7 @@
 //
 // # Where to add
 //
-//   - a field of a brokerSpec that nodes do: podSpec, supportedPodFields and quadletUnit (brokers.go).
+//   - a field of a brokerSpec that nodes do: podSpec, supportedPodFields and quadletUnit (brokercontainers.go).
 //   - a condition of a Configuration: controller.showConfiguration; its rule is a function of plan.go.
 //   - another object that matters to an Instance: a Watch in Controllers (controller.go), and an index if it has to be found by another.
 package discovery

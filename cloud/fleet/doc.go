@@ -6,7 +6,7 @@
 // # Files, in reading order
 //
 //	owner.go       which fleets match a node, and whose it is; templates, expanded for a node; pure
-//	overlaps.go    which fleets match the same nodes; a node's fleet as key
+//	selectoroverlaps.go    which fleets match the same nodes; a node's fleet as key
 //	controller.go  Controllers, and the one of owners: metadata.owner, conditions of overlaps, the finalizer
 //	node.go        a node of a fleet as rollouts look at it, and what a template comes to for it
 //	version.go     TemplateVersions: their names, what floats in a template and what it is frozen to

@@ -10,7 +10,8 @@
 //	objects.go            Options, Registry
 //	kind.go               Kind: what the rules for all kinds have to know of one; objects as Go types and back
 //	kinds.go              the kinds: Kinds() lists them, with their rules that need other objects
-//	object.go             Object: what the store holds, decoded, encoded, encrypted
+//	object.go             Object: what the store holds, decoded, encoded
+//	sealed.go             the content of Secrets, which is encrypted before it is stored
 //	controller.go         Get, List, Create, Update, UpdateStatus: objects as controllers read and write them
 //	write.go              create and change: defaults, validation, generation, owners, retries after conflicts
 //	claims.go             names that are unique over all namespaces

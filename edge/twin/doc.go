@@ -17,7 +17,7 @@
 //	publish.go    a publish of a client of the node's broker, to the part that it is for
 //	writes.go     localWrites: reported values, overrides, refusals, states, problems
 //	mappers.go    mappers: their presence, and what only they may clear
-//	programs.go   programs: the agent, edgediscovery, and the node's own status
+//	programreports.go   programs: the agent, edgediscovery, and the node's own status
 //	link.go       hubLink: connections to the hub and its messages
 //	read.go       reader: retained messages, and Devices with their twins for the local API
 //	history.go    deviceHistory: which Devices have changed, for watchers

@@ -157,6 +157,12 @@ func TestFleetAndTemplateVersionOfToday(t *testing.T) {
 	require.Equal(t, json.Number("2"), valueAt(form, "status.rollout.currentBatch"))
 	item := valueAt(form, "spec.template.spec.config").([]any)[0].(jsonObject)
 	require.NotContains(t, item, "configType")
+	waiting := *fleet.Status.Rollout
+	waiting.Updating, waiting.Reason = 0, "OutsideTargetsWindow"
+	outside := fleet
+	outside.Status.Rollout = &waiting
+	conditions = valueAt(shownAs(t, "flightctl.io/v1beta1", outside), "status.conditions").([]any)
+	require.Equal(t, []any{"False", "Waiting"}, []any{valueAt(conditions[2], "status"), valueAt(conditions[2], "reason")})
 	require.Equal(t, []any{"x.service"}, valueAt(form, "spec.template.spec.systemd.matchPatterns"))
 
 	version := resource.TemplateVersion{Spec: resource.TemplateVersionSpec{Fleet: "f", Template: fleet.Spec.Template, References: []resource.Reference{

@@ -200,7 +200,7 @@ func fleetConditions(f resource.Fleet) []resource.Condition {
 		c.Status, c.Reason = "False", "Inactive"
 	case r.Reason == "Halted" || r.Reason == "Paused":
 		c.Status, c.Reason = "False", "Suspended"
-	case r.Reason == "OutsideWindow" && r.Updating == 0:
+	case r.Reason == "OutsideTargetsWindow" && r.Updating == 0:
 		c.Status, c.Reason = "False", "Waiting"
 	}
 	c.LastTransitionTime, _ = time.Parse(time.RFC3339, cmp.Or(r.FinishedAt, r.BatchStarted))

@@ -15,7 +15,7 @@
 //		if err := handler.Details(details, &want); err != nil {
 //			return err
 //		}
-//		return handler.Every(ctx, want.Interval, func() error { … found(devices) … })
+//		return handler.RunEvery(ctx, want.Interval, func() error { … found(devices) … })
 //	}
 //
 // and its command func main() { os.Exit(handler.Main(knx.Program, os.Args[1:], os.Stdout, os.Stderr)) }.

@@ -117,12 +117,13 @@ func openSecretStore(ctx context.Context, dir string, st *bolt.Store, log zerolo
 	return s, nil
 }
 
-// Create stores a new object. The content of a Secret is encrypted with the newest key.
+// Create stores a new object, which its writer (objects.Registry) has encrypted if it is a Secret. If the key was rotated meanwhile,
+// its content is encrypted anew.
 func (s *secretStore) Create(ctx context.Context, o store.Object) (store.Object, error) {
 	return s.write(o, func(o store.Object) (store.Object, error) { return s.Writer.Create(ctx, o) })
 }
 
-// Update replaces an object. The content of a Secret is encrypted with the newest key.
+// Update replaces an object, as Create stores one.
 func (s *secretStore) Update(ctx context.Context, o store.Object, expect uint64) (store.Object, error) {
 	return s.write(o, func(o store.Object) (store.Object, error) { return s.Writer.Update(ctx, o, expect) })
 }
