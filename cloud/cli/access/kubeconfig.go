@@ -1,6 +1,7 @@
 package access
 
 import (
+	"bytes"
 	"cmp"
 	"encoding/json"
 	"errors"
@@ -11,11 +12,14 @@ import (
 	"path/filepath"
 	"reflect"
 	"slices"
+	"strconv"
+	"syscall"
 
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/client-go/tools/clientcmd/api"
 
+	"github.com/edgebus/edgebus/broker/daemon/datadir"
 	"github.com/edgebus/edgebus/cloud/cli/exitcode"
 	"github.com/edgebus/edgebus/cloud/cli/signin"
 	"github.com/edgebus/edgebus/topics/resource"
@@ -64,6 +68,21 @@ func ChangeKubeconfig(change func(*Kubeconfig) error) error {
 	if err := change(k); err != nil {
 		return err
 	}
+	return k.write(before)
+}
+
+// write writes the files that have to change, each whole or not at all, and readable by their owner only. clientcmd, which writes in place and
+// several times, changes copies of them. before is what the files had.
+func (k *Kubeconfig) write(before *api.Config) error {
+	if k.paths.GetDefaultFilename() == "" {
+		return errors.New("there is no place for a kubeconfig: set HOME or KUBECONFIG")
+	}
+	paths := slices.DeleteFunc(slices.Clone(k.paths.GetLoadingPrecedence()), func(path string) bool { return path == "" })
+	unlock, err := lockKubeconfigs(paths)
+	defer unlock()
+	if err != nil {
+		return err
+	}
 	now, err := ReadKubeconfig()
 	if err == nil && !reflect.DeepEqual(before, now.Config) { // clientcmd would undo it
 		err = errors.New("kubeconfig: another program has changed it meanwhile: try again")
@@ -71,37 +90,126 @@ func ChangeKubeconfig(change func(*Kubeconfig) error) error {
 	if err != nil {
 		return err
 	}
-	return k.write()
+	dir, err := os.MkdirTemp("", "edgebus-kubeconfig-") // its owner's only
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(dir)
+	copies, texts := &kubeconfigCopies{paths: k.paths, originals: paths}, map[string][]byte{}
+	for i, path := range paths {
+		copied := filepath.Join(dir, strconv.Itoa(i))
+		copies.of = append(copies.of, copied)
+		if texts[path], err = os.ReadFile(path); errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err == nil {
+			err = os.WriteFile(copied, texts[path], 0o600)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	if err := k.modify(copies); err != nil {
+		return err
+	}
+	for i, path := range paths {
+		text, err := os.ReadFile(copies.of[i])
+		if errors.Is(err, fs.ErrNotExist) || err == nil && bytes.Equal(text, texts[path]) {
+			continue
+		}
+		if target, err := filepath.EvalSymlinks(path); err == nil {
+			path = target // the symbolic link stays
+		}
+		if err == nil {
+			err = datadir.WriteFile(path, text)
+		}
+		if err != nil {
+			return fmt.Errorf("kubeconfig: %w", err)
+		}
+	}
+	return nil
 }
 
-// write writes the files that have to change, readable by their owner only.
-func (k *Kubeconfig) write() error {
-	if k.paths.GetDefaultFilename() == "" {
-		return errors.New("there is no place for a kubeconfig: set HOME or KUBECONFIG")
+// modify has clientcmd change copies.
+func (k *Kubeconfig) modify(copies *kubeconfigCopies) error {
+	next := k.DeepCopy()
+	for _, c := range next.Clusters {
+		c.LocationOfOrigin = copies.at(c.LocationOfOrigin)
 	}
-	before := map[string]fs.FileInfo{}
-	for _, path := range k.paths.GetLoadingPrecedence() {
-		before[path], _ = os.Stat(path)
+	for _, c := range next.Contexts {
+		c.LocationOfOrigin = copies.at(c.LocationOfOrigin)
 	}
-	err := clientcmd.ModifyConfig(k.paths, *k.Config, false)
-	for err == nil && k.CurrentContext == "" { // in which case clientcmd clears it in one file only
-		now, readErr := k.paths.GetStartingConfig()
+	for _, u := range next.AuthInfos {
+		u.LocationOfOrigin = copies.at(u.LocationOfOrigin)
+	}
+	err := clientcmd.ModifyConfig(copies, *next, false)
+	for err == nil && next.CurrentContext == "" { // in which case clientcmd clears it in one file only
+		now, readErr := copies.GetStartingConfig()
 		if readErr != nil || now.CurrentContext == "" {
 			break
 		}
 		now.CurrentContext = ""
-		err = clientcmd.ModifyConfig(k.paths, *now, false)
-	}
-	if locked := (*fs.PathError)(nil); errors.As(err, &locked) && errors.Is(err, fs.ErrExist) {
-		return fmt.Errorf("kubeconfig: another program is writing it; if none is, remove %s", locked.Path)
-	}
-	for path, was := range before { // clientcmd leaves the mode of a file as it is
-		now, statErr := os.Stat(path)
-		if statErr == nil && was != nil && now.ModTime() != was.ModTime() && now.Mode().Perm() != 0o600 {
-			err = errors.Join(err, os.Chmod(path, 0o600))
-		}
+		err = clientcmd.ModifyConfig(copies, *now, false)
 	}
 	return err
+}
+
+// kubeconfigCopies are copies of the files, in their places for clientcmd: a clientcmd.ConfigAccess.
+type kubeconfigCopies struct {
+	paths         *clientcmd.PathOptions
+	originals, of []string
+}
+
+// at is the copy of a file.
+func (c *kubeconfigCopies) at(path string) string {
+	if i := slices.Index(c.originals, path); i >= 0 {
+		return c.of[i]
+	}
+	return path
+}
+
+// GetLoadingPrecedence is of the interface, as the following are. Its caller sorts what it gets.
+func (c *kubeconfigCopies) GetLoadingPrecedence() []string { return slices.Clone(c.of) }
+
+// GetStartingConfig reads the copies.
+func (c *kubeconfigCopies) GetStartingConfig() (*api.Config, error) {
+	return (&clientcmd.ClientConfigLoadingRules{DoNotResolvePaths: true, Precedence: c.of}).Load()
+}
+
+// GetDefaultFilename is the copy to which new entries are added.
+func (c *kubeconfigCopies) GetDefaultFilename() string { return c.at(c.paths.GetDefaultFilename()) }
+
+// IsExplicitFile says that no file was named.
+func (*kubeconfigCopies) IsExplicitFile() bool { return false }
+
+// GetExplicitFile is none.
+func (*kubeconfigCopies) GetExplicitFile() string { return "" }
+
+// lockKubeconfigs makes the lock files that kubectl makes, too, but where nothing can be written.
+func lockKubeconfigs(paths []string) (unlock func(), err error) {
+	var locks []string
+	unlock = func() {
+		for _, lock := range locks {
+			_ = os.Remove(lock)
+		}
+	}
+	for _, path := range slices.Compact(slices.Sorted(slices.Values(paths))) { // in one order
+		var lock *os.File
+		err := os.MkdirAll(filepath.Dir(path), 0o700)
+		if err == nil {
+			lock, err = os.OpenFile(path+".lock", os.O_CREATE|os.O_EXCL, 0o600)
+		}
+		switch {
+		case err == nil:
+			locks = append(locks, lock.Name())
+			_ = lock.Close()
+		case errors.Is(err, fs.ErrExist):
+			return unlock, fmt.Errorf("kubeconfig: another program is writing it; if none is, remove %s.lock", path)
+		case !errors.Is(err, fs.ErrPermission) && !errors.Is(err, syscall.EROFS):
+			return unlock, fmt.Errorf("kubeconfig: %w", err)
+		}
+	}
+	return unlock, nil
 }
 
 // ContextNames are the names of all contexts, in their order.

@@ -3,17 +3,24 @@ package access_test
 import (
 	"crypto/tls"
 	"encoding/base64"
+	"fmt"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
+	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	"k8s.io/client-go/tools/clientcmd/api"
 
 	"github.com/edgebus/edgebus/cloud/cli/access"
 	"github.com/edgebus/edgebus/cloud/cli/exitcode"
+	"github.com/edgebus/edgebus/cloud/cli/signin"
 	"github.com/edgebus/edgebus/test/clitest"
 	"github.com/edgebus/edgebus/test/selfsigned"
 )
@@ -174,6 +181,63 @@ func TestConcurrentWritersOfAKubeconfigLoseNoChange(t *testing.T) {
 	info, err := os.Lstat(link)
 	require.NoError(t, err)
 	require.Equal(t, os.ModeSymlink, info.Mode().Type(), "a link stays one")
+}
+
+// However many programs write a kubeconfig at once, each that succeeds is in it in the end, and who reads it meanwhile finds it whole.
+func TestProgramsThatWriteAKubeconfigAtOnceAllDo(t *testing.T) {
+	path := clitest.UseKubeconfigs(t, foreignKubeconfig)[0]
+	var writers, readers sync.WaitGroup
+	over := make(chan struct{})
+	readers.Go(func() {
+		for {
+			k, err := access.ReadKubeconfig()
+			if !assert.NoError(t, err) || !assert.Contains(t, k.Contexts, "prod") {
+				return
+			}
+			select {
+			case <-over:
+				return
+			default:
+			}
+		}
+	})
+	for i := range 8 {
+		writers.Go(func() {
+			name := fmt.Sprint("plant", i)
+			assert.Eventually(t, func() bool {
+				return access.ChangeKubeconfig(func(k *access.Kubeconfig) error {
+					k.Contexts[name] = api.NewContext()
+					return nil
+				}) == nil
+			}, time.Minute, time.Millisecond)
+		})
+	}
+	writers.Wait()
+	close(over)
+	readers.Wait()
+	k, err := access.ReadKubeconfig()
+	require.NoError(t, err)
+	require.Len(t, k.Contexts, 9)
+	left, err := os.ReadDir(filepath.Dir(path))
+	require.NoError(t, err)
+	require.Len(t, left, 1)
+}
+
+// A token is never in a file that others may read.
+func TestAWrittenKubeconfigIsItsOwnersOnly(t *testing.T) {
+	path := clitest.UseKubeconfigs(t, foreignKubeconfig)[0]
+	require.NoError(t, os.Chmod(path, 0o644))
+	open, err := os.Open(path) // by somebody who may
+	require.NoError(t, err)
+	defer open.Close()
+	require.NoError(t, access.ChangeKubeconfig(func(k *access.Kubeconfig) error { return k.StoreToken("prod", "s3cret", signin.Provider{}) }))
+	info, err := os.Stat(path)
+	require.NoError(t, err)
+	require.EqualValues(t, 0o600, info.Mode().Perm())
+	require.Contains(t, clitest.ReadFile(t, path), "s3cret")
+	text, err := io.ReadAll(open)
+	require.NoError(t, err)
+	require.NotContains(t, string(text), "s3cret")
 }
 
 // A hub is asked with what a user and a cluster of kubectl's have.
