@@ -81,11 +81,12 @@ fuzz: ## run every fuzz target for FUZZTIME
 	@$(STAGE) fuzz scripts/fuzz.sh $(FUZZTIME)
 
 .PHONY: lint
-lint: $(TOOLS)/golangci-lint $(TOOLS)/govulncheck ## check style, imports and mistakes
+lint: $(TOOLS)/golangci-lint $(TOOLS)/govulncheck ## check style, imports, mistakes and alert rules
 	@$(STAGE) vet go vet -tags testprogram ./...
 	@$(STAGE) lint $(TOOLS)/golangci-lint run
 	@$(STAGE) names go run ./scripts/vocabulary
 	@$(STAGE) arch go test ./test/arch
+	@$(STAGE) alerts env -C test/tools/alerts CGO_ENABLED=0 go test -trimpath -count=1 .
 	@$(STAGE) govulncheck scripts/vulncheck.sh $(TOOLS)/govulncheck
 
 .PHONY: bench

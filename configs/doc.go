@@ -18,6 +18,7 @@
 //	edit.go       changes in a file that leave all else in it
 //	owner_*.go    files' owners, where a system has them
 //	samples.go    the resources in samples/
+//	deploy/       for those who run it: alert rules for Prometheus
 //
 // # Where to add
 //
