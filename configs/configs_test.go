@@ -16,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/edgebus/edgebus/topics/limits"
+	"github.com/edgebus/edgebus/topics/password"
 )
 
 func writeSettings(t *testing.T, text string) string {
@@ -681,20 +682,42 @@ func TestAUserIsAddedToTheFile(t *testing.T) {
 	u := User{Name: "modbus", Role: "mapper", Local: "mapper", Devices: []string{"a"}}
 	for _, text := range []string{"", "# only a comment\n", "auth:\n", "auth:\n  users: []\n", "# first\nauth:\n  anonymous: never # why\n  users:\n    - {name: ann, role: operator, local: ann} # hers\n"} {
 		file := writeSettings(t, text)
-		require.NoError(t, AddUser(file, u), text)
+		require.NoError(t, AddUser[Core]("edgecore", file, u), text)
 		core, err := Load[Core]("edgecore", file, nil)
 		require.NoError(t, err)
 		require.Equal(t, u, core.Auth.Users[len(core.Auth.Users)-1])
 		after, err := os.ReadFile(file)
 		require.NoError(t, err)
 		require.Equal(t, strings.Count(text, "#"), strings.Count(string(after), "#"), "comments stay")
-		require.ErrorContains(t, AddUser(file, u), `"modbus" is listed already`)
-		require.ErrorContains(t, AddUser(file, User{Name: "x", Role: "mapper"}), "could not sign in")
+		require.ErrorContains(t, AddUser[Core]("edgecore", file, u), `"modbus" is listed already`)
+		require.ErrorContains(t, AddUser[Core]("edgecore", file, User{Name: "x", Role: "mapper"}), "could not sign in")
 		again, err := os.ReadFile(file)
 		require.NoError(t, err)
 		require.Equal(t, string(after), string(again), "what is refused changes nothing")
 	}
-	require.ErrorContains(t, AddUser(writeSettings(t, "auth:\n  users: ann\n"), u), "is no list")
+	require.ErrorContains(t, AddUser[Core]("edgecore", writeSettings(t, "auth:\n  users: ann\n"), u), "is no list")
+}
+
+func TestAUserIsRemovedFromTheFile(t *testing.T) {
+	const before, ann, after = "# first\nauth:\n  anonymous: never # why\n  users:\n", "    # hers\n    - {name: ann, role: viewer, nodes: [\"*\"], passwordHash: HASH} # still hers\n", "    - {name: n1, role: node, passwordHash: HASH} # its\n"
+	text := strings.ReplaceAll(before+ann+after, "HASH", "'"+password.NewHash([]byte("x"))+"'")
+	file := writeSettings(t, text)
+	require.NoError(t, RemoveUser[Hub]("cloudhub", file, "ann"))
+	got, err := os.ReadFile(file)
+	require.NoError(t, err)
+	require.NotContains(t, string(got), "hers")
+	for _, comment := range []string{"# first", "# why", "# its"} {
+		require.Contains(t, string(got), comment)
+	}
+	require.ErrorContains(t, RemoveUser[Hub]("cloudhub", file, "ann"), `auth.users: "ann" is not listed`)
+	require.NoError(t, RemoveUser[Hub]("cloudhub", file, "n1"))
+	hub, err := Load[Hub]("cloudhub", file, nil)
+	require.NoError(t, err)
+	require.Empty(t, hub.Auth.Users)
+	require.ErrorContains(t, AddUser[Hub]("cloudhub", file, User{Name: "ann", Role: "viewer"}), filepath.Base(file)+":")
+
+	shared := writeSettings(t, "auth:\n  users:\n    - &ann {name: ann, role: viewer, nodes: ['*'], passwordHash: x}\n  deny:\n    - *ann\n")
+	require.ErrorContains(t, RemoveUser[Hub]("cloudhub", shared, "ann"), "the alias *ann stands for line 3")
 }
 
 // The commands of an OS are all set or none, and those of compose have a program.

@@ -257,27 +257,36 @@ func WriteFileLike(file, like string, text []byte) error {
 	return errors.Join(dir.Sync(), dir.Close())
 }
 
-// AddUser adds a user to auth.users in a file of a core's settings. All else in it stays, comments too. What comes out is
-// checked as the core does before the file is replaced.
-func AddUser(file string, u User) error {
+// AddUser adds a user to auth.users in a file of a program's settings. All else in it stays, comments too. What comes out is
+// checked as the program does before the file is replaced.
+func AddUser[T Hub | Core](program, file string, u User) error {
+	return editUsers[T](program, file, func(text []byte) ([]byte, error) { return addUserTo(text, u) })
+}
+
+// RemoveUser removes a user from auth.users, as AddUser adds one; the comments on the user go, too.
+func RemoveUser[T Hub | Core](program, file, name string) error {
+	return editUsers[T](program, file, func(text []byte) ([]byte, error) { return removeUserFrom(text, name) })
+}
+
+func editUsers[T Hub | Core](program, file string, edit func([]byte) ([]byte, error)) error {
 	text, err := os.ReadFile(file)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	text, err = addUserTo(text, u)
+	text, err = edit(text)
 	if err != nil {
 		return fmt.Errorf("%s: %w", file, err)
 	}
-	trial, err := os.CreateTemp("", "core-*.yaml") // with mode 0600
+	dir, err := os.MkdirTemp("", "edgebus-*") // for its owner alone
 	if err != nil {
 		return err
 	}
-	defer os.Remove(trial.Name())
-	_, err = trial.Write(text)
-	if err = errors.Join(err, trial.Close()); err != nil {
+	defer os.RemoveAll(dir)
+	trial := filepath.Join(dir, filepath.Base(file)) // which errors name
+	if err := os.WriteFile(trial, text, 0o600); err != nil {
 		return err
 	}
-	if _, err := Load[Core]("edgecore", trial.Name(), nil); err != nil {
+	if _, err := Load[T](program, trial, nil); err != nil {
 		return err
 	}
 	return WriteFileLike(file, file, text)
@@ -292,11 +301,8 @@ func addUserTo(text []byte, u User) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	for _, n := range list.Content {
-		var there User
-		if err := n.Decode(&there); err == nil && there.Name == u.Name {
-			return nil, fmt.Errorf("auth.users: %q is listed already", u.Name)
-		}
+	if indexOfUser(list, u.Name) >= 0 {
+		return nil, fmt.Errorf("auth.users: %q is listed already", u.Name)
 	}
 	entry := new(yaml.Node)
 	if err := entry.Encode(u); err != nil {
@@ -307,6 +313,34 @@ func addUserTo(text []byte, u User) ([]byte, error) {
 	}
 	list.Content = append(list.Content, entry)
 	return encodeYAML(document)
+}
+
+func removeUserFrom(text []byte, name string) ([]byte, error) {
+	document, err := parseSettings(text)
+	if err != nil {
+		return nil, err
+	}
+	list, err := userList(document.Content[0])
+	if err != nil {
+		return nil, err
+	}
+	i := indexOfUser(list, name)
+	if i < 0 {
+		return nil, fmt.Errorf("auth.users: %q is not listed", name)
+	}
+	list.Content = slices.Delete(list.Content, i, i+1)
+	if err := checkAliases(document, document); err != nil {
+		return nil, err
+	}
+	return encodeYAML(document)
+}
+
+// indexOfUser is a user's place in auth.users; -1: it is not there.
+func indexOfUser(list *yaml.Node, name string) int {
+	return slices.IndexFunc(list.Content, func(n *yaml.Node) bool {
+		var u User
+		return n.Decode(&u) == nil && u.Name == name
+	})
 }
 
 // userList is the list auth.users, which is made if there is none.

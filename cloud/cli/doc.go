@@ -16,7 +16,7 @@
 //	tree                a node's topics, followed at a broker and drawn
 //	nodes               invite, approve, deny, node, authority, mapper, rollout, upgrade, artifact, blob
 //	doctor              doctor
-//	hub                 context, kubeconfig, login, token, session, passwd, check, backup, restore
+//	hub                 context, kubeconfig, login, token, session, user, passwd, check, backup, restore
 //	demo, newmapper     demo; new-mapper, and the templates of what it writes
 //	program             where the other programs are
 //

@@ -11,7 +11,7 @@ import (
 
 // Commands are those for a hub.
 func Commands() []*cobra.Command {
-	return []*cobra.Command{newContext(), newKubeconfig(), newLogin(), newToken(), newSession(), newPasswd(), newCheck(), newBackup(), newRestore()}
+	return []*cobra.Command{newContext(), newKubeconfig(), newLogin(), newToken(), newSession(), newUser(), newPasswd(), newCheck(), newBackup(), newRestore()}
 }
 
 func newContext() *cobra.Command {

@@ -1,5 +1,5 @@
 // Package hub has the commands for a hub itself: which one to ask and as whom (context, kubeconfig, login), who may ask it (token,
-// session, passwd), and its data (check, backup, restore, which work on a core's data as well).
+// session, user, passwd), and its data (check, backup, restore, which work on a core's data as well).
 //
 // It never opens a data directory: the program that the data belongs to does.
 //
@@ -9,6 +9,7 @@
 //	login.go     login: a token of an OpenID Connect provider
 //	token.go     token: the hub's own tokens
 //	session.go   session: sessions of MQTT clients
+//	user.go      user: the users in the hub's settings
 //	data.go      check, backup, restore; passwd: hashes for auth.users
 //
 // # Where to add

@@ -82,7 +82,7 @@ func (m mapperAdd) run() error {
 		}
 		u.PasswordHash = password.NewHash([]byte(secret))
 	}
-	if err := configs.AddUser(file, u); err != nil {
+	if err := configs.AddUser[configs.Core]("edgecore", file, u); err != nil {
 		if m.passwordFile != "" {
 			err = errors.Join(err, os.Remove(m.passwordFile))
 		}
