@@ -43,14 +43,27 @@ func Controller(o Options) control.Controller {
 		o.Now = time.Now
 	}
 	c := &controller{Options: o, as: o.Objects.Controller("upgrade"), decoded: make(map[string]*resource.Upgrade)}
-	waiting := &control.Index[struct{}]{Kind: resource.KindUpgrade, Of: c.indexWaiting, Status: true}
-	ofNode := func(o store.Object) []store.Key { return waiting.Referring(nodeKey(o.Name)) }
+	waiting := &control.Index[waitingNodes]{Kind: resource.KindUpgrade, Of: indexWaiting, Status: true}
+	ofNode := func(o store.Object) []store.Key {
+		return slices.DeleteFunc(waiting.Referring(nodeKey(o.Name)), func(upgrade store.Key) bool {
+			nodes, _ := waiting.Get(upgrade)
+			return !c.Now().Before(nodes.until[o.Name])
+		})
+	}
+	ofAny := func() (keys []store.Key) {
+		for upgrade, nodes := range waiting.All() {
+			if c.Now().Before(nodes.last) {
+				keys = append(keys, upgrade)
+			}
+		}
+		return keys
+	}
 	return control.Controller{
 		// With one worker no two Upgrades are planned at a time: they may want the same node.
 		Name: "upgrades", Workers: 1, Reconcile: c.reconcile, Indexes: []control.Indexer{waiting}, Pause: cmp.Or(o.Pause, 200*time.Millisecond),
 		Watches: []control.Watch{
-			{Kind: resource.KindUpgrade, Keys: func(o store.Object) []store.Key { return append(waiting.Keys(), o.Key) }},
-			{Kind: resource.KindArtifact, Keys: func(store.Object) []store.Key { return waiting.Keys() }},
+			{Kind: resource.KindUpgrade, Keys: func(o store.Object) []store.Key { return append(ofAny(), o.Key) }},
+			{Kind: resource.KindArtifact, Keys: func(store.Object) []store.Key { return ofAny() }},
 			{Kind: resource.KindNode, Keys: ofNode},
 			{Kind: resource.KindUpgradeReport, Keys: ofNode},
 			{Kind: resource.KindUpgradeOrder, Keys: func(o store.Object) []store.Key { // of Upgrades that were deleted when the hub stopped
@@ -73,17 +86,28 @@ type controller struct {
 	decoded map[string]*resource.Upgrade // the newest that was read; used by the one worker
 }
 
-// indexWaiting has an Upgrade found by the nodes for which it waits: those for which it is not over, that may still answer, and that have
-// succeeded lately.
-func (c *controller) indexWaiting(o store.Object) (v struct{}, refs []store.Key, ok bool) {
+// waitingNodes are the nodes for which an Upgrade waits: those for which it is not over, that may still answer, and that have succeeded lately. That
+// ends without a change of the Upgrade, whose nodes go on changing.
+type waitingNodes struct {
+	until map[string]time.Time
+	last  time.Time // of all
+}
+
+// indexWaiting has an Upgrade found by the nodes for which it waits.
+func indexWaiting(o store.Object) (v waitingNodes, refs []store.Key, ok bool) {
 	var status resource.UpgradeStatus
 	deleted := rawjson.Field(rawjson.Field(o.Data, "metadata"), "deletionTimestamp") != nil
 	if deleted || len(o.Status) == 0 || json.Unmarshal(o.Status, &status) != nil {
 		return v, nil, false
 	}
+	v.until = make(map[string]time.Time)
 	for _, n := range status.Nodes {
-		if mayStillChange(n.Last(), c.Now()) {
+		if until := changesUntil(n.Last()); !until.IsZero() {
+			v.until[n.NodeName] = until
 			refs = append(refs, nodeKey(n.NodeName))
+			if until.After(v.last) {
+				v.last = until
+			}
 		}
 	}
 	return v, refs, len(refs) > 0

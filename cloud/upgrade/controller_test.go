@@ -373,6 +373,40 @@ func TestAnUpgradeThatIsDoneFollowsItsNodes(t *testing.T) {
 }
 
 // The document's validations, by number.
+// A day after its last success an Upgrade is looked at no more when its nodes change, although it doesn't change itself.
+func TestAnUpgradeThatIsLongOverIsLeftAlone(t *testing.T) {
+	now := time.Date(2026, 11, 21, 10, 0, 0, 0, time.UTC)
+	c := upgrade.Controller(upgrade.Options{Objects: newTestHub(t).Registry, Now: func() time.Time { return now }})
+	key := store.Key{Kind: resource.KindUpgrade, Name: "u"}
+	state := func(nodes string) *store.Object {
+		return &store.Object{Key: key, Data: []byte(`{"metadata":{"name":"u"}}`), Status: []byte(`{"nodes":[` + nodes + `]}`)}
+	}
+	looksAt := func(kind, name string) (keys []store.Key) {
+		for _, w := range c.Watches {
+			if w.Kind == kind {
+				keys = append(keys, w.Keys(store.Object{Key: store.Key{Kind: kind, Name: name}})...)
+			}
+		}
+		return keys
+	}
+	over := state(`{"nodeName":"n1","history":[{"operationStatus":"upgrade_success","endedAt":"2026-11-21T09:00:00Z"}]},
+		{"nodeName":"n2","history":[{"operationStatus":"upgrade_failed_rollback_success"}]}`)
+	c.Indexes[0].Change(nil, over)
+	require.Equal(t, []store.Key{key}, looksAt(resource.KindNode, "n1"))
+	require.Equal(t, []store.Key{key}, looksAt(resource.KindUpgradeReport, "n1"))
+	require.Equal(t, []store.Key{key}, looksAt(resource.KindArtifact, "a"))
+	require.Empty(t, looksAt(resource.KindNode, "n2"))
+	now = now.Add(24 * time.Hour)
+	require.Empty(t, looksAt(resource.KindNode, "n1"))
+	require.Empty(t, looksAt(resource.KindUpgradeReport, "n1"))
+	require.Empty(t, looksAt(resource.KindArtifact, "a"))
+
+	c.Indexes[0].Change(over, state(`{"nodeName":"n1","history":[{"operationStatus":"upgrading"}]}`))
+	now = now.AddDate(1, 0, 0)
+	require.Equal(t, []store.Key{key}, looksAt(resource.KindNode, "n1"), "it has not answered")
+	require.Equal(t, []store.Key{key}, looksAt(resource.KindArtifact, "a"))
+}
+
 func TestUpgradesAreValidated(t *testing.T) {
 	h := newTestHub(t)
 	h.makeNodes(1, fleetLabels)

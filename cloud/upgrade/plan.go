@@ -266,17 +266,30 @@ func (p *planner) followReport(n *resource.UpgradeNode) {
 // awayPeriod is how long after its success a node that goes away is said to be away since.
 const awayPeriod = 24 * time.Hour
 
-// mayStillChange says whether what a node has been through may still change: it has not answered, it is away, or it may go away or roll back soon after.
-func mayStillChange(a resource.UpgradeAttempt, now time.Time) bool {
-	if a.OperationStatus == resource.UpgradeSuccess {
-		return a.AwaySince != "" || endedRecently(a, now)
+var forever = time.Date(9999, 1, 1, 0, 0, 0, 0, time.UTC)
+
+// changesUntil is until when what a node has been through may still change: it has not answered, it is away, or it may go away or roll back
+// soon after. Zero: it may not.
+func changesUntil(a resource.UpgradeAttempt) time.Time {
+	switch a.OperationStatus {
+	case resource.UpgradePending, resource.Upgrading:
+		return forever
+	case resource.UpgradeSuccess:
+		if a.AwaySince != "" {
+			return forever
+		}
+		return awayUntil(a)
 	}
-	return a.OperationStatus == resource.UpgradePending || a.OperationStatus == resource.Upgrading
+	return time.Time{}
 }
 
-func endedRecently(a resource.UpgradeAttempt, now time.Time) bool {
+// awayUntil is until when a node that goes away after its success is said to be away since.
+func awayUntil(a resource.UpgradeAttempt) time.Time {
 	ended, err := time.Parse(time.RFC3339, a.EndedAt)
-	return err == nil && now.Before(ended.Add(awayPeriod))
+	if err != nil {
+		return time.Time{}
+	}
+	return ended.Add(awayPeriod)
 }
 
 // noteAway notes since when a node is away that has succeeded. One that another Upgrade has given something else is that one's.
@@ -284,7 +297,7 @@ func (p *planner) noteAway(a *resource.UpgradeAttempt, node NodeState) {
 	switch {
 	case a.OperationStatus != resource.UpgradeSuccess, !node.Exists, node.Online, node.OverHTTP, p.spec.Version != "" && node.Version != p.spec.Version:
 		a.AwaySince = ""
-	case a.AwaySince == "" && endedRecently(*a, p.Now):
+	case a.AwaySince == "" && p.Now.Before(awayUntil(*a)):
 		a.AwaySince = p.stamp()
 	}
 }
