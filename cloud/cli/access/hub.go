@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -179,6 +181,47 @@ func (h *Hub) CompleteFromHub(cmd *cobra.Command, f func(ctx context.Context) []
 		return nil, cobra.ShellCompDirectiveNoFileComp
 	}
 	return f(ctx), cobra.ShellCompDirectiveNoFileComp
+}
+
+// CompleteNames offers the names of a kind's objects that are no arguments yet, as CompleteArguments does.
+func (h *Hub) CompleteNames(kind string, most int) CompletionFunc {
+	return h.CompleteArguments(most, func(ctx context.Context) []string { return h.ObjectNames(ctx, kind, "") })
+}
+
+// CompleteNames is the same for a command that has only the flags.
+func (a *Flags) CompleteNames(kind string, most int) CompletionFunc {
+	return func(cmd *cobra.Command, args []string, toComplete string) ([]string, cobra.ShellCompDirective) {
+		return (&Hub{Flags: *a}).CompleteNames(kind, most)(cmd, args, toComplete)
+	}
+}
+
+// CompleteEach offers what a list of the hub's has, a name for each entry, as CompleteNames does. What comes after a tab describes the name.
+func CompleteEach[T any](h *Hub, path string, most int, name func(T) string) CompletionFunc {
+	return h.CompleteArguments(most, func(ctx context.Context) (names []string) {
+		var list []T
+		if err := h.Get(ctx, path, &list); err != nil {
+			return nil
+		}
+		for _, entry := range list {
+			names = append(names, name(entry))
+		}
+		return names
+	})
+}
+
+// CompleteArguments offers names that are no arguments yet: for at most so many arguments, -1 for any number.
+func (h *Hub) CompleteArguments(most int, names func(context.Context) []string) CompletionFunc {
+	return func(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
+		if most >= 0 && len(args) >= most {
+			return nil, cobra.ShellCompDirectiveNoFileComp
+		}
+		return h.CompleteFromHub(cmd, func(ctx context.Context) []string {
+			return slices.DeleteFunc(names(ctx), func(s string) bool {
+				name, _, _ := strings.Cut(s, "\t")
+				return slices.Contains(args, name)
+			})
+		})
+	}
 }
 
 // ObjectNames are the names of a kind's objects.

@@ -30,7 +30,7 @@ now or not at all, and is never stored. The device's mapper decides which comman
 ` + exitcode.Help,
 		Example:           "  edgebus call lamp beep\n  edgebus call lamp beep twice --timeout 5s",
 		Args:              cobra.RangeArgs(2, 3),
-		ValidArgsFunction: completeTwin(&h, ""),
+		ValidArgsFunction: h.CompleteNames("devices", 1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			broker := h.Flags
 			broker.MQTTFlag, broker.MQTT = "mqtt", mqtt

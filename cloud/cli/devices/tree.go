@@ -36,6 +36,8 @@ The topics are read from the hub's broker. The node's own broker has the same:
 --server mqtt://127.0.0.1:2883 on the node.`,
 		Example: "  edgebus tree demo\n  edgebus tree demo --once -o json | jq .topics",
 		Args:    cobra.ExactArgs(1),
+
+		ValidArgsFunction: o.CompleteNames("nodes", 1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := o.Open(); err != nil {
 				return err

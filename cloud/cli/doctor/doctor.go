@@ -42,6 +42,8 @@ The exit code is 0 if nothing is wrong, 1 if something is, and 2 if the hub does
 that this is not known.`,
 		Example: "  edgebus doctor demo\n  edgebus doctor -o json | jq .links",
 		Args:    cobra.MaximumNArgs(1),
+
+		ValidArgsFunction: o.CompleteNames("nodes", 1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			o.coreGiven = cmd.Flags().Changed("core")
 			var err error

@@ -66,6 +66,17 @@ published, and messages that are queued for it are dropped. The client identifie
 
 ` + exitcode.Help,
 		Example: "  edgebus session end reader-7",
+
+		ValidArgsFunction: o.CompleteArguments(-1, func(ctx context.Context) (names []string) {
+			list, err := o.Sessions(ctx)
+			if err != nil {
+				return nil
+			}
+			for _, s := range list.Sessions {
+				names = append(names, s.Client)
+			}
+			return names
+		}),
 	}, func(ctx context.Context, id string) (string, error) {
 		return "session of " + terminal.Printable(id, printer.WidestCell) + " ended", o.EndSession(ctx, id)
 	})

@@ -134,6 +134,8 @@ func newTokenRevoke() *cobra.Command {
 		Short:   "Revoke bearer tokens, and end their connections",
 		Long:    "Revoke tokens by their IDs, or by enough of an ID to tell it from the others (4 digits at least). Their connections end at once.\n\n" + exitcode.Help,
 		Example: "  edgebus token revoke 3f2a9c",
+
+		ValidArgsFunction: access.CompleteEach(&o, "/tokens", -1, func(t token) string { return t.ID + "\t" + t.Role + " " + t.User }),
 	}, func(ctx context.Context, id string) (string, error) {
 		return "token " + terminal.Printable(id, printer.WidestCell) + " revoked", o.Remove(ctx, "/tokens/"+url.PathEscape(id))
 	})

@@ -174,6 +174,8 @@ func newBlobGet() *cobra.Command {
 		Long:    "Write a blob's content to a file or the standard output. Its digest is verified: FILE gets its name when that is done.\n\n" + exitcode.Help,
 		Example: "  edgebus blob get sha256:… --file model.tar.gz",
 		Args:    cobra.ExactArgs(1),
+
+		ValidArgsFunction: completeBlobs(&o, 1),
 	}
 	cmd.RunE = func(cmd *cobra.Command, args []string) (err error) {
 		if _, err := resource.ParseDigest(args[0]); err != nil {
@@ -216,6 +218,10 @@ func newBlobGet() *cobra.Command {
 	return cmd
 }
 
+func completeBlobs(o *access.Hub, most int) access.CompletionFunc {
+	return access.CompleteEach(o, blobsPath, most, func(b blobInfo) string { return b.Digest })
+}
+
 func checkDigest(want string, sum []byte) error {
 	if got := resource.FormatDigest([sha256.Size]byte(sum)); got != want {
 		return fmt.Errorf("what the hub sent has the digest %s: try again", got)
@@ -230,6 +236,8 @@ func newBlobRemove() *cobra.Command {
 		Short:   "Remove blobs that no spec refers to",
 		Long:    "Remove blobs that no spec refers to, before their time is over (limits.blobs.age). A blob in use is refused.\n\n" + exitcode.Help,
 		Example: "  edgebus blob rm sha256:…",
+
+		ValidArgsFunction: completeBlobs(&o, -1),
 	}, func(ctx context.Context, digest string) (string, error) {
 		if _, err := resource.ParseDigest(digest); err != nil {
 			return "", err

@@ -165,6 +165,8 @@ them. Compare the fingerprint of the key with the one that the node shows. A dec
 ` + exitcode.Help,
 		Example: "  edgebus get enrollmentrequests\n  edgebus " + verb + " n1",
 		Args:    cobra.ExactArgs(1),
+
+		ValidArgsFunction: completeRequests(&o),
 	}
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		set, err := parsePairs(labels, "--labels", "labels with their values, such as site=hall,floor=2")
@@ -204,6 +206,17 @@ them. Compare the fingerprint of the key with the one that the node shows. A dec
 		cmd.Flags().BoolVar(&replace, "replace", false, "let it take the place of a node that has joined by its name with another key, which is revoked")
 	}
 	return cmd
+}
+
+// completeRequests offers the nodes that wait for a decision.
+func completeRequests(o *access.Hub) access.CompletionFunc {
+	return o.CompleteArguments(1, func(ctx context.Context) []string {
+		var list struct{ Items []resource.EnrollmentRequest }
+		if err := o.Get(ctx, "/apis/"+resource.APIVersion+"/enrollmentrequests", &list); err != nil {
+			return nil
+		}
+		return slices.Sorted(maps.Keys(access.RequestsByNode(list.Items)))
+	})
 }
 
 // findRequest finds a request by its own name, or the only one that waits in a node's name.
@@ -264,6 +277,8 @@ invitation; its Node and its devices stay.
 
 ` + exitcode.Help,
 		Example: "  edgebus node revoke n1",
+
+		ValidArgsFunction: o.CompleteNames("nodes", -1),
 	}
 	verb, done := "/revoke", "revoked"
 	if decommission {

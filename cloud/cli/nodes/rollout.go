@@ -55,12 +55,7 @@ type rolloutOptions struct {
 func (o *rolloutOptions) command(cmd *cobra.Command, run func(ctx context.Context) error) *cobra.Command {
 	cmd.Args = cobra.ExactArgs(1)
 	cmd.Long += "\n\n" + exitcode.Help
-	cmd.ValidArgsFunction = func(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
-		if len(args) > 0 {
-			return nil, cobra.ShellCompDirectiveNoFileComp
-		}
-		return o.CompleteFromHub(cmd, func(ctx context.Context) []string { return o.ObjectNames(ctx, "fleets", "") })
-	}
+	cmd.ValidArgsFunction = o.CompleteNames("fleets", 1)
 	cmd.RunE = func(cmd *cobra.Command, args []string) (err error) {
 		o.out, o.errs = cmd.OutOrStdout(), cmd.ErrOrStderr()
 		if o.kind, err = o.ReadObject(cmd.Context(), resource.KindFleet, args[0], &o.fleet); err != nil {

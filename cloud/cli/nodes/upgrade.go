@@ -92,6 +92,7 @@ pull container images. Both need --name.
 		}
 		return followUpgrade(cmd.Context(), o.Client, u.Metadata.Name, cmd.OutOrStdout())
 	}
+	cmd.ValidArgsFunction = o.CompleteNames("artifacts", 1)
 	f, s := cmd.Flags(), &u.Spec
 	f.StringVar(&u.Metadata.Name, "name", "", "name of the Upgrade; default: the version")
 	f.StringArrayVar(&settings, "set", nil, "a setting of edgecore with its value, such as link.rate=1MB; may be given several times")
@@ -105,6 +106,8 @@ pull container images. Both need --name.
 	f.BoolVar(&s.RequireConfirmation, "require-confirmation", false, "wait for edgebus upgrade confirm")
 	f.BoolVar(&s.RequireNodeConfirmation, "require-node-confirmation", false, "wait, on each node, for its owner")
 	f.BoolVar(&s.AllowDowngrade, "allow-downgrade", false, "also where the node has a newer version")
+	_ = cmd.RegisterFlagCompletionFunc("node", o.CompleteNames("nodes", -1))
+	_ = cmd.RegisterFlagCompletionFunc("artifact", o.CompleteNames("artifacts", -1))
 	f.BoolVarP(&wait, "wait", "w", false, "show the progress until all nodes have answered; exit code 1 if one has failed")
 	o.Register(cmd)
 	return cmd
@@ -145,6 +148,7 @@ answered; the exit code is 1 if one has failed, or if the upgrade was stopped.
 		return new(printer.AlignedRows).Write(cmd.OutOrStdout(), rows)
 	}
 	cmd.Flags().BoolVarP(&watch, "watch", "w", false, "show the progress until it is over")
+	cmd.ValidArgsFunction = o.CompleteNames("upgrades", 1)
 	o.Register(cmd)
 	return cmd
 }
@@ -167,6 +171,7 @@ func upgradeChange(name, short, long, did string, change func(resource.Upgrade) 
 	var o access.Hub
 	cmd := &cobra.Command{
 		Use: name + " NAME", Short: short, Long: long + "\n\n" + exitcode.Help, Example: "  edgebus upgrade " + name + " v1.2.0", Args: cobra.ExactArgs(1),
+		ValidArgsFunction: o.CompleteNames("upgrades", 1),
 	}
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		u, err := readUpgrade(cmd.Context(), o.Client, args[0])
@@ -191,6 +196,8 @@ func newUpgradeHistory() *cobra.Command {
 		Long:    "Show what each Upgrade that there is has tried on a node, the newest last.\n\n" + exitcode.Help,
 		Example: "  edgebus upgrade history n1",
 		Args:    cobra.ExactArgs(1),
+
+		ValidArgsFunction: o.CompleteNames("nodes", 1),
 	}
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		list, err := readUpgrades(cmd.Context(), o.Client)

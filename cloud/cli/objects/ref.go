@@ -109,13 +109,10 @@ func newKinds() *cobra.Command {
 // completeObjects offers kinds, then names of objects: at most so many arguments, -1 for any number.
 func completeObjects(h *access.Hub, most int) access.CompletionFunc {
 	return func(cmd *cobra.Command, args []string, toComplete string) ([]string, cobra.ShellCompDirective) {
-		if most >= 0 && len(args) >= most {
-			return nil, cobra.ShellCompDirectiveNoFileComp
+		if len(args) > 0 && !strings.Contains(args[0], "/") {
+			return h.CompleteNames(args[0], most)(cmd, args, toComplete)
 		}
-		return h.CompleteFromHub(cmd, func(ctx context.Context) []string {
-			if len(args) > 0 && !strings.Contains(args[0], "/") {
-				return h.ObjectNames(ctx, args[0], "")
-			}
+		return h.CompleteArguments(most, func(ctx context.Context) []string {
 			if kind, _, named := strings.Cut(toComplete, "/"); named {
 				return h.ObjectNames(ctx, kind, kind+"/")
 			}
@@ -128,6 +125,6 @@ func completeObjects(h *access.Hub, most int) access.CompletionFunc {
 				names = append(names, k.Plural)
 			}
 			return names
-		})
+		})(cmd, args, toComplete)
 	}
 }
