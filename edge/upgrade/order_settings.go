@@ -103,7 +103,7 @@ func (s *settingsOrders) apply(_ context.Context, up upgradeRecord) error {
 	return configs.WriteFileLike(file, file, text)
 }
 
-// applied says whether the core's file is what applySettings has made of it.
+// applied says whether the core's file is what apply has made of it.
 func (s *settingsOrders) applied(settings map[string]string) bool {
 	_, before, err := s.read(beforeSuffix)
 	if err != nil {

@@ -4,6 +4,6 @@
 //	rig_test.go        the node: its hub, its broker, bundles, and what it reports
 //	upgrade_test.go    orders that succeed, fail, are refused, and are interrupted
 //	away_test.go       clients of the core while it is started again
-//	before_test.go     from the programs of the commit before, and back
 //	downloads_test.go  many nodes that download at a time
+//	load_test.go       there and back under load: what either side has acknowledged both have in the end
 package upgrade
