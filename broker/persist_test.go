@@ -644,17 +644,20 @@ func TestFullDisk(t *testing.T) {
 }
 
 func TestJournalOfAnotherBroker(t *testing.T) {
-	dir := t.TempDir()
-	j, err := journal.Open(journal.Options{Dir: dir})
-	require.NoError(t, err)
-	defer j.Close()
-	j.Commit([]journal.RecordChange{{ID: 1, Value: []byte{200}}}, nil)
-	done := make(chan struct{})
-	j.Commit(nil, func(error) { close(done) })
-	<-done
-	_, err = New(Options{Journal: j})
-	require.ErrorContains(t, err, dir)
-	require.ErrorContains(t, err, "unknown kind")
+	for _, kind := range []byte{0, 1, 32, 200} { // 1 and 32 were those of a message and of a session, in another format
+		dir := t.TempDir()
+		j, err := journal.Open(journal.Options{Dir: dir})
+		require.NoError(t, err)
+		defer j.Close()
+		j.Commit([]journal.RecordChange{{ID: 1, Value: []byte{kind}}}, nil)
+		done := make(chan struct{})
+		j.Commit(nil, func(error) { close(done) })
+		<-done
+		_, err = New(Options{Journal: j})
+		require.ErrorContains(t, err, dir)
+		require.ErrorContains(t, err, "unknown kind")
+		require.ErrorContains(t, err, "begin with an empty data directory")
+	}
 }
 
 // Nothing of a session stays behind: not on disk, and not in the journal's memory.

@@ -10,18 +10,18 @@ import (
 )
 
 // Kinds of a session's records: the first byte of each. Other records in the same journal have kinds from FirstOtherKind
-// on.
+// on. When any record is encoded in another way, all of them get other numbers: a journal of another format is then refused, and not misread.
 const (
-	kindDelivery   byte = iota + 1 // a message: session, seq, delivery, message
-	kindShared                     // a message that is in a body: session, seq, delivery, id of the body
-	kindBody                       // a message of several sessions
-	kindReleased                   // a QoS 2 message after its PUBREC: session, seq, topic if a replay needs it
-	kindInbound                    // a QoS 2 publish of the client's: session, packet id
-	kindProgress                   // how far the queue was sent: session, seq, how many messages there was no room for
-	kindReplay                     // retained messages that are owed: session, filter, delivery, seq at the subscription, topic after which
-	kindSequenced                  // a message that may be on disk only: session, seq, delivery, message, checksum
-	kindLive                       // a message that was delivered during a replay: session, seq, topic
-	FirstOtherKind byte = 32
+	kindDelivery   byte = iota + 64 // a message: session, seq, delivery, message
+	kindShared                      // a message that is in a body: session, seq, delivery, id of the body
+	kindBody                        // a message of several sessions
+	kindReleased                    // a QoS 2 message after its PUBREC: session, seq, topic if a replay needs it
+	kindInbound                     // a QoS 2 publish of the client's: session, packet id
+	kindProgress                    // how far the queue was sent: session, seq, how many messages there was no room for
+	kindReplay                      // retained messages that are owed: session, filter, delivery, seq at the subscription, topic after which
+	kindSequenced                   // a message that may be on disk only: session, seq, delivery, message, checksum
+	kindLive                        // a message that was delivered during a replay: session, seq, topic
+	FirstOtherKind byte = 96
 )
 
 // Encoder appends values to a record.
@@ -174,7 +174,7 @@ type Decoder struct {
 
 var (
 	errRecord = errors.New("the record can't be decoded")
-	errKind   = errors.New("the record is of an unknown kind: it may be a newer version's")
+	errKind   = errors.New("a record of an unknown kind: it is not of this version of Edgebus: take the version that wrote it, or begin with an empty data directory")
 	errBody   = errors.New("the record of a queued message is missing")
 )
 

@@ -115,7 +115,7 @@ func (l *RecordLoader) Record(id uint64, value []byte) error {
 		return d.End()
 	case kind == kindSequenced:
 		return l.sequenced(id, value)
-	case kind == 0 || kind > kindLive:
+	case kind < kindDelivery || kind > kindLive:
 		return errKind
 	}
 	p := l.session(d.Number())
