@@ -186,9 +186,11 @@ func generatedService(file string) string {
 func (m systemdManager) StartUnit(name, _ string) (dbus.ObjectPath, *dbus.Error) {
 	return m.job("start", name)
 }
+
 func (m systemdManager) StopUnit(name, _ string) (dbus.ObjectPath, *dbus.Error) {
 	return m.job("stop", name)
 }
+
 func (m systemdManager) RestartUnit(name, _ string) (dbus.ObjectPath, *dbus.Error) {
 	return m.job("restart", name)
 }
