@@ -97,6 +97,10 @@ bench: needs-bench build ## measure the bus beside its physical limits, into doc
 microbench: ## run the packages' own benchmarks
 	@$(STAGE) microbench go test -run '^$$' -bench . -benchmem -benchtime $(BENCHTIME) -timeout 60m $(UNIT)
 
+.PHONY: man
+man: build ## make man pages of what --help says, in .out/man (VERSION as for build): man -l .out/man/edgebus-twin-set.1
+	@$(STAGE) man go run $(if $(VERSION),-ldflags '-X github.com/edgebus/edgebus/broker/daemon.version=$(VERSION)') ./scripts/manpages .out/man bin/{cloudhub,edgecore,edgeagent,edgediscovery,mapper-modbus,mapper-mqtt,mapper-virtual}
+
 .PHONY: golden
 golden: ## write the golden files anew; read the difference before you commit it
 	@$(STAGE) golden env GOLDEN=write go test -count=1 $(UNIT)

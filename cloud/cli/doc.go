@@ -23,7 +23,7 @@
 // # Where to add
 //
 //   - a command: a file in the package of what it is about, with a function that makes the cobra.Command, and its name in Commands there.
-//     A package of commands is a line in newRoot (root.go).
+//     A package of commands is a line in NewCommand (root.go).
 //     access.Hub and access.Broker register the flags that say which hub to ask.
 //   - a form of output: printer. An exit code: exitcode; all of them are part of the interface.
 //   - a check of doctor: a file in package doctor.

@@ -29,7 +29,7 @@ import (
 func Run(args []string, stdout, stderr io.Writer) int {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
 	defer stop()
-	root := newRoot()
+	root := NewCommand()
 	root.SetArgs(args)
 	root.SetOut(stdout)
 	root.SetErr(stderr)
@@ -81,7 +81,8 @@ func usageError(cmd *cobra.Command, err error) string {
 	return err.Error()
 }
 
-func newRoot() *cobra.Command {
+// NewCommand is edgebus with all of its commands.
+func NewCommand() *cobra.Command {
 	root := &cobra.Command{
 		Use:   "edgebus",
 		Short: "Use, inspect and try out an Edgebus message bus",
