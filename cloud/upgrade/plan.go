@@ -266,17 +266,18 @@ func (p *planner) followReport(n *resource.UpgradeNode) {
 // awayPeriod is how long after its success a node that goes away is said to be away since.
 const awayPeriod = 24 * time.Hour
 
-var forever = time.Date(9999, 1, 1, 0, 0, 0, 0, time.UTC)
+// openEndTime is of what has no end yet.
+var openEndTime = time.Date(9999, 1, 1, 0, 0, 0, 0, time.UTC)
 
 // changesUntil is until when what a node has been through may still change: it has not answered, it is away, or it may go away or roll back
 // soon after. Zero: it may not.
 func changesUntil(a resource.UpgradeAttempt) time.Time {
 	switch a.OperationStatus {
 	case resource.UpgradePending, resource.Upgrading:
-		return forever
+		return openEndTime
 	case resource.UpgradeSuccess:
 		if a.AwaySince != "" {
-			return forever
+			return openEndTime
 		}
 		return awayUntil(a)
 	}
