@@ -90,7 +90,10 @@ func (k *Kubeconfig) write(before *api.Config) error {
 	if err != nil {
 		return err
 	}
-	dir, err := os.MkdirTemp("", "edgebus-kubeconfig-") // its owner's only
+	dir, err := os.MkdirTemp(filepath.Dir(k.paths.GetDefaultFilename()), ".edgebus-") // its owner's only
+	if err != nil {
+		dir, err = os.MkdirTemp("", "edgebus-kubeconfig-") // another of the files may be in a directory that can be written
+	}
 	if err != nil {
 		return err
 	}
