@@ -131,7 +131,7 @@ func hasProtocol(d Driver, protocol string) bool {
 func driverDevice(d Driver, node string, b resource.Bundle, collect time.Duration) Device {
 	dev := Device{
 		Node: node, Name: b.Device.Metadata.Name,
-		Bus: b.Device.Spec.Protocol.Name, Config: b.Device.Spec.Protocol.Config,
+		Bus: b.Device.Spec.Protocol.Name, Config: configTexts(b.Device.Spec.Protocol.Config),
 	}
 	visitors := map[string]resource.Visitor{}
 	for _, pv := range b.Model.Spec.PropertyVisitors {
@@ -148,10 +148,22 @@ func driverDevice(d Driver, node string, b resource.Bundle, collect time.Duratio
 	return dev
 }
 
+// configTexts are the values of a configuration, as a driver reads them. nil stays nil.
+func configTexts(config map[string]resource.Value) map[string]string {
+	if config == nil {
+		return nil
+	}
+	out := make(map[string]string, len(config))
+	for key, v := range config {
+		out[key] = string(v)
+	}
+	return out
+}
+
 func driverProperty(p resource.Property, v resource.Visitor, visited bool, collect time.Duration) Property {
 	out := Property{
 		Name: p.Name, Type: Type(p.Type), Writable: p.Writable(), Unit: p.Unit, Minimum: p.Minimum, Maximum: p.Maximum,
-		Config: v.Config, Visited: visited, Collect: collect,
+		Config: configTexts(v.Config), Visited: visited, Collect: collect,
 		Report: time.Duration(v.ReportCycle) * time.Millisecond, Deadband: v.Deadband,
 	}
 	if out.Type == "" {

@@ -203,7 +203,10 @@ func (n *fakeNode) attach(name, protocol string, config map[string]string, m *re
 	}
 	var d resource.Device
 	d.Metadata.Name, d.Spec.NodeName = name, testNode
-	d.Spec.Protocol = resource.Protocol{Type: protocol, Config: config}
+	d.Spec.Protocol = resource.Protocol{Type: protocol, Config: map[string]resource.Value{}}
+	for key, text := range config {
+		d.Spec.Protocol.Config[key] = resource.Value(text)
+	}
 	d.Spec.Commands = n.commands
 	b := resource.NewBundle(d, *m)
 	payload, err := json.Marshal(b)

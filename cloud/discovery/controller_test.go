@@ -398,7 +398,7 @@ func TestAFoundDeviceBecomesADevice(t *testing.T) {
 	h.eventually(func() bool { return getObject[resource.Device](h, "lamp-a") != nil }, "the Device is there")
 	d := getObject[resource.Device](h, "lamp-a")
 	require.Equal(t, "n1", d.Spec.NodeName)
-	require.Equal(t, map[string]string{"topic": "z/a"}, d.Spec.Protocol.Config)
+	require.Equal(t, map[string]resource.Value{"topic": "z/a"}, d.Spec.Protocol.Config)
 	require.EqualValues(t, "ON", d.Spec.Desired["power"])
 	require.Equal(t, "none", d.Metadata.Labels["room"])
 	require.Equal(t, resource.KindInstance, d.Metadata.OwnerReferences[0].Kind)
@@ -500,11 +500,11 @@ func TestADeviceUnderAnotherName(t *testing.T) {
 	h.onboarded("x-a", "False NameTaken: the Device mine was not made of this Instance and is left alone; the Device x-a stays as it is")
 	named("{{ index .properties \"NONE\" }}")
 	h.onboarded("x-a", "False TemplateFailed: spec.deviceTemplate.metadata.name")
-	require.Equal(t, "z/a", getObject[resource.Device](h, "x-a").Spec.Protocol.Config["topic"])
+	require.EqualValues(t, "z/a", getObject[resource.Device](h, "x-a").Spec.Protocol.Config["topic"])
 	h.sees("n1", "bulbs", "a", `{"id":"a","properties":{"TOPIC":"z/a2"}}`)
 	updateObject(h, "bulbs", func(c *resource.Configuration) { c.Spec.DeviceTemplate.Approval = resource.ApprovalManual })
 	h.onboarded("x-a", "False WaitingForApproval: set spec.approval to Approved or Denied; the Device x-a stays as it is")
-	require.Equal(t, "z/a", getObject[resource.Device](h, "x-a").Spec.Protocol.Config["topic"])
+	require.EqualValues(t, "z/a", getObject[resource.Device](h, "x-a").Spec.Protocol.Config["topic"])
 	decide(resource.Denied)
 	h.onboarded("", "False Denied: spec.approval is Denied")
 	require.Nil(t, getObject[resource.Device](h, "x-a"), "although the template fails")
@@ -817,7 +817,7 @@ func TestADeviceMovesFromANodeThatIsOffline(t *testing.T) {
 	on := func(node string) func() bool {
 		return func() bool {
 			d, other := getObject[resource.Device](h, "m"), map[string]string{"n1": "n2", "n2": "n1"}[node]
-			return d != nil && d.Spec.NodeName == node && d.Spec.Protocol.Config["from"] == node && len(h.apps(node)) == 1 && len(h.apps(other)) == 0
+			return d != nil && d.Spec.NodeName == node && d.Spec.Protocol.Config["from"] == resource.Value(node) && len(h.apps(node)) == 1 && len(h.apps(other)) == 0
 		}
 	}
 	h.sees("n1", "meters", "1", `{"id":"1","shared":true}`)

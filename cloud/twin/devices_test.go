@@ -112,7 +112,7 @@ func TestBundlesShareTheTextOfTheirModel(t *testing.T) {
 	r, c := newJoinedRig(t)
 	own := lampOn("n1")
 	own.Metadata.Name, own.Metadata.UID = "own", "u2"
-	own.Spec.PropertyVisitors = []resource.Visitor{{PropertyName: "power", Config: map[string]string{"register": "1"}}}
+	own.Spec.PropertyVisitors = []resource.Visitor{{PropertyName: "power", Config: map[string]resource.Value{"register": "1"}}}
 	r.create(resource.KindDevice, "own", own)
 	for _, d := range []resource.Device{lampOn("n1"), own} {
 		want, err := json.Marshal(resource.NewBundle(d, lampModel(false)))

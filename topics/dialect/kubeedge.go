@@ -106,29 +106,29 @@ func textConfig(config map[string]string) map[string]scalarText {
 }
 
 // configToJSON converts the values of a configuration to JSON: a text that looks like a number or boolean becomes one.
-func configToJSON(config map[string]string) map[string]json.RawMessage {
+func configToJSON(config map[string]resource.Value) map[string]json.RawMessage {
 	return mapValues(config, valueToJSON)
 }
 
-func valueToJSON(v string) json.RawMessage {
-	if raw := []byte(v); v != "null" && !strings.HasPrefix(v, `"`) && json.Valid(raw) {
+func valueToJSON(v resource.Value) json.RawMessage {
+	if raw := []byte(v); v != "null" && !strings.HasPrefix(string(v), `"`) && json.Valid(raw) {
 		return raw
 	}
-	raw, _ := json.Marshal(v) // a string
+	raw, _ := json.Marshal(string(v))
 	return raw
 }
 
-func configFromJSON(config map[string]json.RawMessage) (map[string]string, error) {
+func configFromJSON(config map[string]json.RawMessage) (map[string]resource.Value, error) {
 	if config == nil {
 		return nil, nil
 	}
-	out := make(map[string]string, len(config))
+	out := make(map[string]resource.Value, len(config))
 	for name, raw := range config {
 		var v scalarText
 		if err := v.UnmarshalJSON(raw); err != nil {
 			return nil, wrongType(err)
 		}
-		out[name] = string(v)
+		out[name] = v
 	}
 	return out, nil
 }

@@ -77,10 +77,10 @@ func TestKubeEdgesModelMayHaveAProtocolConfig(t *testing.T) {
 	readAs(t, kindNamed(t, "v1beta1", "DeviceModel"), `{"spec":{"protocol":"modbus","protocolConfigData":{"ip":"10.0.0.5","port":1502},
 		"properties":[{"name":"temp","type":"INT","accessMode":"ReadWrite","visitors":{"protocolName":"modbus","configData":{"offset":2}}}]}}`, &m)
 	b := resource.NewBundle(resource.Device{Spec: resource.DeviceSpec{
-		Protocol:         resource.Protocol{Type: "Modbus", Config: map[string]string{"port": "503", "slaveID": "1"}},
-		PropertyVisitors: []resource.Visitor{{PropertyName: "temp", Config: map[string]string{"offset": "3"}}},
+		Protocol:         resource.Protocol{Type: "Modbus", Config: map[string]resource.Value{"port": "503", "slaveID": "1"}},
+		PropertyVisitors: []resource.Visitor{{PropertyName: "temp", Config: map[string]resource.Value{"offset": "3"}}},
 	}}, m)
-	require.Equal(t, map[string]string{"ip": "10.0.0.5", "port": "503", "slaveID": "1"}, b.Device.Spec.Protocol.Config)
+	require.Equal(t, map[string]resource.Value{"ip": "10.0.0.5", "port": "503", "slaveID": "1"}, b.Device.Spec.Protocol.Config)
 	require.Equal(t, "3", b.Model.Visitors("modbus")[0].Config["offset"])
 
 	var bare resource.DeviceModel

@@ -77,7 +77,7 @@ func readV1alpha1(f deviceV1alpha1) (d resource.Device, err error) {
 	p := f.Spec.Protocol
 	d.Spec = resource.DeviceSpec{
 		DeviceModelRef: f.Spec.DeviceModelRef, NodeName: f.Spec.NodeName,
-		Protocol: resource.Protocol{Name: p.Name, Type: protocolOf(p.Type), Config: plainConfig(p.Config)},
+		Protocol: resource.Protocol{Name: p.Name, Type: protocolOf(p.Type), Config: p.Config},
 	}
 	if n := f.Spec.Node; n != nil && n.ID != "" {
 		if d.Spec.NodeName != "" && d.Spec.NodeName != n.ID {
@@ -96,7 +96,7 @@ func readV1alpha1(f deviceV1alpha1) (d resource.Device, err error) {
 func showV1alpha1(d resource.Device) (f deviceV1alpha1) {
 	p := d.Spec.Protocol
 	f.Spec.DeviceModelRef, f.Spec.NodeName = d.Spec.DeviceModelRef, d.Spec.NodeName
-	f.Spec.Protocol = protocolV1alpha1{p.Name, protocolName(p.Type), textConfig(p.Config)}
+	f.Spec.Protocol = protocolV1alpha1{p.Name, protocolName(p.Type), p.Config}
 	f.Status.State = d.Status.State
 	for _, name := range twinNames(d) {
 		f.Status.Twins = append(f.Status.Twins, twinV1alpha1{name, desiredOf(d, name), shownValue(d.Status.Twin[name].Reported)})
@@ -144,7 +144,7 @@ func readModelV1alpha1(f modelV1alpha1) (m resource.DeviceModel, err error) {
 	for _, pv := range f.Spec.PropertyVisitors {
 		out := resource.ProtocolVisitors{Protocol: pv.Protocol}
 		for _, v := range pv.Visitors {
-			out.Visitors = append(out.Visitors, resource.Visitor{Name: v.Name, PropertyName: v.PropertyName, Config: plainConfig(v.Config)})
+			out.Visitors = append(out.Visitors, resource.Visitor{Name: v.Name, PropertyName: v.PropertyName, Config: v.Config})
 		}
 		m.Spec.PropertyVisitors = append(m.Spec.PropertyVisitors, out)
 	}
@@ -170,7 +170,7 @@ func showModelV1alpha1(m resource.DeviceModel) (f modelV1alpha1) {
 	for _, pv := range m.Spec.PropertyVisitors {
 		out := visitorsV1alpha1{Protocol: pv.Protocol}
 		for _, v := range pv.Visitors {
-			out.Visitors = append(out.Visitors, visitorV1alpha1{v.Name, v.PropertyName, textConfig(v.Config)})
+			out.Visitors = append(out.Visitors, visitorV1alpha1{v.Name, v.PropertyName, v.Config})
 		}
 		f.Spec.PropertyVisitors = append(f.Spec.PropertyVisitors, out)
 	}

@@ -136,7 +136,8 @@ func canonicalObject(t *rapid.T, kind string) any {
 	text := rapid.SampledFrom([]string{"", "a", "12", "true", "{}", "null", `"q"`, "x/y~z", "1.50"})
 	head := resource.TypeMeta{APIVersion: resource.APIVersion, Kind: kind}
 	meta := resource.Meta{Name: "x", Labels: map[string]string{"room": "hall"}}
-	config := rapid.MapOfN(rapid.SampledFrom([]string{"ip", "address", "slaveID", "baudRate", "a/b"}), text, 1, 4)
+	values := rapid.Custom(func(t *rapid.T) resource.Value { return resource.Value(text.Draw(t, "value")) })
+	config := rapid.MapOfN(rapid.SampledFrom([]string{"ip", "address", "slaveID", "baudRate", "a/b"}), values, 1, 4)
 	visitor := func(i int) resource.Visitor {
 		return resource.Visitor{
 			PropertyName: "p" + strconv.Itoa(i), Config: config.Draw(t, "visitor"),

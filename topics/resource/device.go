@@ -168,8 +168,8 @@ type Protocol struct {
 	// Type is the protocol: modbus, opcua, bluetoothle, … Upper and lower case are the same. none is for a device that no mapper drives yet.
 	// +required
 	Type string `json:"type,omitempty"`
-	// Config is the configuration for the protocol, such as an address or a unit.
-	Config map[string]string `json:"config,omitempty"`
+	// Config is the configuration for the protocol, such as an address or a unit. Numbers and booleans are taken for their text.
+	Config map[string]Value `json:"config,omitempty"`
 }
 
 // NoProtocol is the type of the protocol of a device that no mapper drives.

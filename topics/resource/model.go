@@ -132,8 +132,8 @@ const (
 type ProtocolVisitors struct {
 	// Protocol is the protocol, as in spec.protocol.type of a Device.
 	Protocol string `json:"protocol"`
-	// Config has defaults for the spec.protocol.config of the model's devices.
-	Config map[string]string `json:"config,omitempty"`
+	// Config has defaults for the spec.protocol.config of the model's devices. Numbers and booleans are taken for their text.
+	Config map[string]Value `json:"config,omitempty"`
 	// Visitors say how to reach each property.
 	Visitors []Visitor `json:"visitors"`
 }
@@ -144,8 +144,8 @@ type Visitor struct {
 	Name string `json:"name,omitempty"`
 	// PropertyName is the property, one of the model's.
 	PropertyName string `json:"propertyName"`
-	// Config is the configuration for the protocol, such as a register or a UUID.
-	Config map[string]string `json:"config,omitempty"`
+	// Config is the configuration for the protocol, such as a register or a UUID. Numbers and booleans are taken for their text.
+	Config map[string]Value `json:"config,omitempty"`
 	// CollectCycle is the time between two reads of the property, in milliseconds; 0: the mapper's default.
 	// +kubebuilder:validation:Minimum=0
 	CollectCycle int64 `json:"collectCycle,omitempty"`
@@ -179,7 +179,7 @@ func (m DeviceModel) Visitors(protocol string) []Visitor {
 }
 
 // config returns a device's configuration for its protocol. Keys that the device does not set are the model's.
-func (m DeviceModel) config(p Protocol) map[string]string {
+func (m DeviceModel) config(p Protocol) map[string]Value {
 	for _, pv := range m.Spec.PropertyVisitors {
 		if strings.EqualFold(pv.Protocol, p.Type) && len(pv.Config) > 0 {
 			all := maps.Clone(pv.Config)

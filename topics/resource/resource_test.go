@@ -37,7 +37,7 @@ var testLamp = Device{
 	Metadata: Meta{Name: "lamp", Namespace: "default", UID: "d-1", ResourceVersion: "17", Generation: 4, Labels: map[string]string{"room": "hall"}},
 	Spec: DeviceSpec{
 		DeviceModelRef: ObjectRef{"dimmable-lamp"}, NodeName: "n1",
-		Protocol: Protocol{Name: "rs485-1", Type: "modbus", Config: map[string]string{"unit": "1"}},
+		Protocol: Protocol{Name: "rs485-1", Type: "modbus", Config: map[string]Value{"unit": "1"}},
 		Desired:  map[string]Value{"power": "ON", "brightness": "40"},
 	},
 }
@@ -75,6 +75,14 @@ func TestGoldenPayloads(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, string(want), string(got)+"\n", "make golden, if this is meant")
 	}
+}
+
+func TestAConfigurationTakesNumbersAndBooleansForTheirText(t *testing.T) {
+	var m DeviceModel
+	require.NoError(t, json.Unmarshal([]byte(`{"spec":{"propertyVisitors":[{"protocol":"modbus","config":{"unit":7},
+		"visitors":[{"propertyName":"p","config":{"address":40072,"scale":0.1,"retain":true,"register":"holding"}}]}]}}`), &m))
+	require.Equal(t, map[string]Value{"unit": "7"}, m.Spec.PropertyVisitors[0].Config)
+	require.Equal(t, map[string]Value{"address": "40072", "scale": "0.1", "retain": "true", "register": "holding"}, m.Visitors("modbus")[0].Config)
 }
 
 func TestCheckValues(t *testing.T) {
