@@ -175,6 +175,16 @@ func driverProperty(p resource.Property, v resource.Visitor, visited bool, colle
 	for _, e := range p.Enum {
 		out.Enum = append(out.Enum, string(e))
 	}
+	for _, text := range v.NotAvailable {
+		out.NotAvailable = append(out.NotAvailable, string(text))
+	}
+	for _, w := range v.Words {
+		word := Word{Value: string(w.Value), Write: string(w.Writes())}
+		for _, text := range w.Reads() {
+			word.Read = append(word.Read, string(text))
+		}
+		out.Words = append(out.Words, word)
+	}
 	return out
 }
 
@@ -257,14 +267,14 @@ func (p *property) changed(value string) bool {
 
 // satisfies reports whether the device has the desired value, or the nearest one that it can have.
 func (p *property) satisfies(actual, wanted string) bool {
-	if p.same(actual, wanted) {
+	if p.same(p.spec.Rounded(actual), p.spec.Rounded(wanted)) {
 		return true
 	}
 	if p.nearest == nil {
 		return false
 	}
 	near, err := p.nearest(wanted)
-	return err == nil && p.same(actual, near)
+	return err == nil && p.same(p.spec.Rounded(actual), p.spec.Rounded(near))
 }
 
 func (p *property) same(a, b string) bool {

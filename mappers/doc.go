@@ -24,6 +24,7 @@
 //	device.go    the state of a device and its properties, and the decision what to do about a desired value: no calls of the driver
 //	worker.go    the goroutine of a bus: which device is opened, pinged, read and driven next
 //	drive.go     the steps that device.go decides on, with the driver
+//	words.go     what a device says, translated: its words, and what it says when it has no value
 //	report.go    what is published of a device: values, states, problems and refusals
 //	commands.go  commands: requests to a device with an answer
 //	outbox.go    the latest value of each topic, until the broker has it

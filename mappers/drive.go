@@ -84,7 +84,7 @@ func (w *worker) accept(d *device, p *property, ver uint64, do stepPlan, actual 
 
 // compare reads before it writes.
 func (w *worker) compare(ctx context.Context, d *device, p *property, ver uint64, do stepPlan) error {
-	actual, ok, err := w.readOne(ctx, d, p.info.Name)
+	actual, ok, _, err := w.readOne(ctx, d, p.info.Name)
 	if err != nil {
 		return err
 	}
@@ -134,9 +134,13 @@ func (w *worker) apply(ctx context.Context, d *device, p *property, ver uint64, 
 	if do.refusal != nil {
 		w.m.publishRefusal(d, name, ver, do.refusal)
 	}
-	actual, ok, err := w.readOne(ctx, d, name)
+	actual, ok, unknown, err := w.readOne(ctx, d, name)
 	if err != nil {
 		return err // reported, with this version, when the device is back
+	}
+	if unknown != nil { // nobody knows what the device has now
+		w.m.publishReadProblem(d, name, unknown)
+		return nil
 	}
 	if !ok {
 		actual = do.value
@@ -156,7 +160,7 @@ func (w *worker) later(p *property, ver uint64) {
 
 // recheck looks once after the device was opened whether it still has what was applied before.
 func (w *worker) recheck(ctx context.Context, d *device, p *property, ver uint64) error {
-	actual, ok, err := w.readOne(ctx, d, p.info.Name)
+	actual, ok, _, err := w.readOne(ctx, d, p.info.Name)
 	if err != nil {
 		return err
 	}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -55,6 +54,9 @@ type BatchReader interface {
 type Reading struct {
 	Value string
 	Err   error
+	// Raw is what the device itself says, where Value was computed from it: texts of which each means the same, such as -1 and 65535.
+	// A visitor's notAvailable is compared with it. Empty: Value.
+	Raw []string
 }
 
 // Writer is a Session that can set properties. A *Refusal is final for this value unless its code is Unavailable. After any
@@ -110,7 +112,8 @@ func (d Device) Property(name string) (Property, bool) {
 	return Property{}, false
 }
 
-// Property is one property of a device, with how this protocol reaches it.
+// Property is one property of a device, with how this protocol reaches it. One whose visitor has Words is a String for a driver, without
+// limits: it reads and writes what the device says, and the SDK translates it.
 type Property struct {
 	Name     string
 	Type     Type
@@ -124,6 +127,16 @@ type Property struct {
 	Collect  time.Duration     // how often to read it
 	Report   time.Duration     // how often to report it unchanged; 0 never
 	Deadband float64
+
+	NotAvailable []string // what the device says when it has no value
+	Words        []Word   // the values, and what the device says for them; empty: the same
+}
+
+// Word is a value of a property, and what the device says and takes for it.
+type Word struct {
+	Value string
+	Read  []string
+	Write string
 }
 
 // Type is the data type of a property's values, which travel as text: 21.5, true, base64 for bytes, JSON for objects
@@ -161,6 +174,7 @@ const (
 	Expired      = "Expired"      // the value's validUntil had passed before it could be applied
 	Held         = "Held"         // atBoot: hold: an old value is not applied; a newer one will be
 	SafeValue    = "SafeValue"    // atBoot: safe: the safe value was applied instead
+	Unknown      = "Unknown"      // of a read: the device says that it has no value, or says none that can be understood
 	Unavailable  = "Unavailable"  // the device can't take it at the moment: the only code with which the write is tried again
 )
 
@@ -201,7 +215,7 @@ func Open(ctx context.Context, driver Driver, d Device) (*Opened, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
-	s, err := driver.Open(ctx, d)
+	s, err := driver.Open(ctx, d.untranslated())
 	if err != nil {
 		return nil, err
 	}
@@ -259,7 +273,10 @@ func (o *Opened) Read(ctx context.Context, names []string, within func(context.C
 	if b, ok := o.Session.(BatchReader); ok && len(known) > 0 {
 		err := within(ctx, func(ctx context.Context) error {
 			read, err := b.ReadBatch(ctx, known)
-			maps.Copy(got, read)
+			for name, r := range read {
+				p, _ := o.device.Property(name)
+				got[name] = p.translate(r)
+			}
 			return err
 		})
 		return got, err
@@ -273,7 +290,8 @@ func (o *Opened) Read(ctx context.Context, names []string, within func(context.C
 		if _, refused := asRefusal(err); err != nil && !refused {
 			return nil, err
 		}
-		got[name] = Reading{value, err}
+		p, _ := o.device.Property(name)
+		got[name] = p.translate(Reading{Value: value, Err: err})
 	}
 	return got, nil
 }
@@ -291,14 +309,22 @@ func (o *Opened) Write(ctx context.Context, name, value string) error {
 	if r := p.Check(value); r != nil {
 		return r
 	}
+	if value, err = p.written(value); err != nil {
+		return err
+	}
 	return w.Write(ctx, name, value)
 }
 
 // Check says what is wrong with a value for the property: its type, its range or its enumeration; nil: nothing.
 func (p Property) Check(value string) *Refusal { return checkValue(p.spec(), value) }
 
-// Same reports whether two texts are the same value of the property: 21.50 and 21.5 are.
+// Same reports whether two texts are the same value of the property: 21.50 and 21.5 are. Of a property with words they are texts of the
+// device.
 func (p Property) Same(a, b string) bool {
+	if len(p.Words) > 0 {
+		x, y := p.word(a), p.word(b)
+		return x != nil && x == y
+	}
 	spec := p.spec()
 	return spec.Canonical([]byte(a)) == spec.Canonical([]byte(b))
 }

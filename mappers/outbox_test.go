@@ -91,7 +91,7 @@ func TestAValueBeyondTheLimitIsAReadProblem(t *testing.T) {
 	require.Eventually(t, func() bool {
 		text, _ := n.at("devices/lamp/problem/log")
 		why, err := resource.ParseProblem([]byte(text))
-		return err == nil && why.Code == Invalid
+		return err == nil && why.Code == resource.ValueUnknown
 	}, testTimeout, pollInterval)
 	require.Empty(t, n.published("devices/lamp/reported/log"))
 	d.toys["lamp"].set("log", "short")

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"maps"
 	"net"
 	"strconv"
 	"strings"
@@ -46,12 +47,16 @@ func (d *device) topics() (list []string) {
 func (m *mapper) report(d *device, name, value string) {
 	now := m.o.Now()
 	m.mu.Lock()
+	if p := d.props[name]; p != nil { // a driver may be able to tell now what it could not before a value was read
+		maps.DeleteFunc(p.rounded, func(_ string, r roundedValue) bool { return r.err != nil })
+	}
 	m.learnNearest(d.props[name])
 	p := d.props[name]
 	if p == nil {
 		m.mu.Unlock()
 		return
 	}
+	value = p.spec.Rounded(value)
 	p.current, p.known, p.readAt = value, true, now
 	if p.problem != "" { // a report ends it, also of a value that was reported before
 		p.problem, p.reportIsCurrent = "", false
@@ -80,13 +85,18 @@ func (m *mapper) report(d *device, name, value string) {
 }
 
 // publishReadProblem publishes why a property can't be read, and when it last was. Of a property that the driver can't read at all
-// it publishes nothing, because another client may report it.
+// it publishes nothing, because another client may report it. A value that can't be understood is Unknown: the core clears the one that
+// was reported before, so that nobody takes it for the device's.
 func (m *mapper) publishReadProblem(d *device, name string, err error) {
 	m.log.Debug().Err(err).Str("device", d.key).Str("property", name).Msg("not read")
 	why := resource.Problem{Code: resource.ReadFailed, Message: stableText(err)}
 	r, refused := asRefusal(err)
 	if refused {
 		why.Code, why.Message = r.Code, r.Message
+	}
+	unknown := isUnknown(err)
+	if unknown {
+		why.Code = resource.ValueUnknown
 	}
 	m.mu.Lock()
 	p := d.props[name]
@@ -103,6 +113,10 @@ func (m *mapper) publishReadProblem(d *device, name string, err error) {
 	}
 	news := text != p.problem
 	p.problem = text
+	if unknown {
+		p.known, p.reportIsCurrent = false, false
+		m.out.remove(m.topic(d, topics.KindReported, name))
+	}
 	m.mu.Unlock()
 	if news {
 		m.publish(d, topics.KindReadProblem, name, text, nil)

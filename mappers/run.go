@@ -240,7 +240,7 @@ func (m *mapper) busOf(info Device) (bus string, err error) {
 		return info.Name, nil
 	}
 	err = recoverPanic(func() error {
-		bus = s.Bus(info)
+		bus = s.Bus(info.untranslated())
 		return nil
 	})
 	if err != nil {

@@ -284,7 +284,7 @@ func (w *worker) open(ctx context.Context, d *device, info Device) error {
 		p.known = false
 		p.collectAt, p.retry = time.Time{}, backoff.Retry{}
 		p.nearest, p.round, p.rounded = nil, nil, nil
-		if r, ok := d.session.Session.(Rounder); ok {
+		if r, ok := d.session.Session.(Rounder); ok && len(p.info.Words) == 0 {
 			p.nearest, p.round = p.roundedValue, w.m.nearest(d, r, p)
 		}
 		if p.reportedKnown && p.appliedVer > 0 {
@@ -437,17 +437,21 @@ func (w *worker) nextDue(d *device) time.Time {
 	return next
 }
 
-// readOne reads one property. ok is false when it has no value to read.
-func (w *worker) readOne(ctx context.Context, d *device, name string) (value string, ok bool, err error) {
+// readOne reads one property. ok is false when it has no value to read; unknown is then why its value can't be understood, if that is
+// the reason.
+func (w *worker) readOne(ctx context.Context, d *device, name string) (value string, ok bool, unknown, err error) {
 	if !d.session.CanRead() {
-		return "", false, nil
+		return "", false, nil, nil
 	}
 	got, err := d.session.Read(ctx, []string{name}, w.call)
 	if err != nil {
-		return "", false, err
+		return "", false, nil, err
 	}
 	r, read := got[name]
-	return r.Value, read && r.Err == nil, nil
+	if isUnknown(r.Err) {
+		return "", false, r.Err, nil
+	}
+	return r.Value, read && r.Err == nil, nil, nil
 }
 
 // collectPushed reports the values that the device has sent by itself.
@@ -470,11 +474,18 @@ func (w *worker) reportPushed(d *device) {
 	d.pushed = nil
 	w.m.mu.Unlock()
 	for name, value := range pushed {
-		if err := w.check(d, name, value); err != nil {
-			w.m.publishReadProblem(d, name, err)
+		r := Reading{Value: value}
+		if p, err := d.session.property(name); err == nil {
+			r = p.translate(r)
+		}
+		if r.Err == nil {
+			r.Err = w.check(d, name, r.Value)
+		}
+		if r.Err != nil {
+			w.m.publishReadProblem(d, name, r.Err)
 			continue
 		}
-		w.m.report(d, name, value)
+		w.m.report(d, name, r.Value)
 	}
 }
 

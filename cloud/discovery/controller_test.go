@@ -422,7 +422,7 @@ func TestAFoundDeviceBecomesADevice(t *testing.T) {
 	}, "it is a person's")
 	h.sees("n1", "bulbs", "b", "")
 	h.eventually(func() bool { return len(h.instances()) == 0 }, "the Instance goes")
-	require.Equal(t, "mine", getObject[resource.Device](h, "b").Spec.Protocol.Config["topic"])
+	require.EqualValues(t, "mine", getObject[resource.Device](h, "b").Spec.Protocol.Config["topic"])
 
 	createObject[resource.Device](h, `{"metadata":{"name":"c","namespace":"default"},"spec":{"deviceModelRef":{"name":"lamp"},"protocol":{"type":"mqtt"}}}`)
 	h.sees("n1", "bulbs", "c", `{"id":"c","properties":{"TOPIC":"z/c"}}`)
@@ -512,7 +512,7 @@ func TestADeviceUnderAnotherName(t *testing.T) {
 	named("y-{{ .id }}")
 	decide(resource.Approved)
 	h.onboarded("y-a", "True Created")
-	require.Equal(t, "z/a2", getObject[resource.Device](h, "y-a").Spec.Protocol.Config["topic"])
+	require.EqualValues(t, "z/a2", getObject[resource.Device](h, "y-a").Spec.Protocol.Config["topic"])
 	updateObject(h, "y-a", func(d *resource.Device) { d.Spec.Protocol.Config["topic"] = "by-hand" })
 	named("z-{{ .id }}")
 	h.onboarded("y-a", "True Edited")

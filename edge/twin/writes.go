@@ -252,8 +252,12 @@ func (w *localWrites) problem(b *batch, a topics.Address, m broker.Message) erro
 		return err
 	}
 	if len(m.Payload) > 0 {
-		if _, err := resource.ParseProblem(m.Payload); err != nil {
+		why, err := resource.ParseProblem(m.Payload)
+		if err != nil {
 			return err
+		}
+		if a.Kind == topics.KindReadProblem && why.Code == resource.ValueUnknown { // readers must not take the value before for the device's
+			w.up.clear(b, topics.DeviceKey(a.Device, topics.KindReported, a.Name))
 		}
 	}
 	return w.up.writeWithin(b, newEntry(b, a.Key(), m.Payload, m.ClientID()))

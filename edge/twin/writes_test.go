@@ -150,3 +150,16 @@ func TestGetAnswersWithTheWholeTwin(t *testing.T) {
 	require.True(t, twin["setpoint"].InSync, "20 is 20.0")
 	require.Equal(t, uint64(5), twin["setpoint"].Desired.Ver)
 }
+
+// TestAValueThatIsUnknownIsCleared: a reader must not take the one before for the device's.
+func TestAValueThatIsUnknownIsCleared(t *testing.T) {
+	r := newJoinedRig(t)
+	require.NoError(t, r.send("devices/hall/reported/temperature", "20.5"))
+	require.NoError(t, r.send("devices/hall/problem/temperature", `{"code":"Rejected"}`))
+	r.value("devices/hall/reported/temperature", "20.5")
+	require.NoError(t, r.send("devices/hall/problem/temperature", `{"code":"Unknown","message":"the device says 0xFFFF"}`))
+	require.NotContains(t, r.retained(), "devices/hall/reported/temperature")
+	require.Contains(t, r.retained(), "devices/hall/problem/temperature")
+	require.NoError(t, r.send("devices/hall/reported/temperature", "21"))
+	require.NotContains(t, r.retained(), "devices/hall/problem/temperature")
+}

@@ -109,7 +109,9 @@ func testRead(t *testing.T, rig Rig) {
 			r, ok := got[p.Name]
 			requireTrue(t, ok, "%s was not read", p.Name)
 			noError(t, r.Err, p.Name)
-			noError(t, CheckType(p.Type, r.Value), p.Name)
+			if len(p.Words) == 0 { // else it is what the device says
+				noError(t, CheckType(p.Type, r.Value), p.Name)
+			}
 		}
 	}
 }

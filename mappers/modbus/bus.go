@@ -154,7 +154,7 @@ func (b *bus) read(ctx context.Context, unit uint8, g registerGroup) (words []ui
 	return words, nil
 }
 
-// write writes a field. One bit of a register is changed by reading the register and writing it back.
+// write writes a field. Some bits of a register are changed by reading the register and writing it back.
 func (b *bus) write(ctx context.Context, unit uint8, f *registerField, words []uint16) error {
 	return b.call(ctx, unit, func(c *mb.ModbusClient) error {
 		switch {
@@ -166,6 +166,19 @@ func (b *bus) write(ctx context.Context, unit uint8, f *registerField, words []u
 				return err
 			}
 			return c.WriteRegister(f.address, was&^(1<<f.bit)|words[0]<<f.bit)
+		case f.width > 0:
+			was, err := c.ReadRegisters(f.address, f.words, mb.HOLDING_REGISTER)
+			if err != nil {
+				return err
+			}
+			if len(was) != len(words) {
+				return fmt.Errorf("modbus: unit %d answered %d of %d registers", unit, len(was), len(words))
+			}
+			words = f.splitWords(f.joinWords(was)&^(f.mask()<<f.bit) | f.joinWords(words))
+			if len(words) > 1 {
+				return c.WriteRegisters(f.address, words)
+			}
+			return c.WriteRegister(f.address, words[0])
 		case len(words) == 1:
 			return c.WriteRegister(f.address, words[0])
 		}
@@ -193,20 +206,24 @@ func (g registerGroup) String() string {
 
 // singleGroup is a group of one field.
 func singleGroup(f *registerField) registerGroup {
-	return registerGroup{f.table, f.address, f.words, []*registerField{f}}
+	address, size := f.span()
+	return registerGroup{f.table, address, size, []*registerField{f}}
 }
 
 // planGroups groups fields into as few requests as possible. gap is how many unused registers may be read between two fields.
 func planGroups(fields []*registerField, gap uint16) (list []registerGroup) {
 	fields = slices.Clone(fields)
 	slices.SortStableFunc(fields, func(a, b *registerField) int {
-		return cmp.Or(cmp.Compare(a.table, b.table), cmp.Compare(a.address, b.address))
+		from, _ := a.span()
+		to, _ := b.span()
+		return cmp.Or(cmp.Compare(a.table, b.table), cmp.Compare(from, to))
 	})
 	for _, f := range fields {
 		if n := len(list); n > 0 && list[n-1].takes(f, gap) {
 			g := &list[n-1]
 			g.fields = append(g.fields, f)
-			g.size = max(g.size, f.address+f.words-g.address)
+			address, size := f.span()
+			g.size = max(g.size, address+size-g.address)
 			continue
 		}
 		list = append(list, singleGroup(f))
@@ -219,8 +236,9 @@ func (g registerGroup) takes(f *registerField, gap uint16) bool {
 	if g.table.bits() {
 		most = maxBits
 	}
-	end := int(f.address) + int(f.words) - int(g.address)
-	return f.table == g.table && int(f.address) <= int(g.address)+int(g.size)+int(gap) && end <= most
+	address, size := f.span()
+	end := int(address) + int(size) - int(g.address)
+	return f.table == g.table && int(address) <= int(g.address)+int(g.size)+int(gap) && end <= most
 }
 
 // split makes a group of each field.

@@ -37,6 +37,19 @@ func TestDecodeAndEncode(t *testing.T) {
 		{mappers.Int, "limit=2", []uint16{0, 7}, "7"},
 		{mappers.Float, "limit=1 scale=0.5", []uint16{3}, "1.5"},
 		{mappers.Boolean, "bit=3", []uint16{1}, "true"},
+		{mappers.Float, "type=float32 scale=1000", []uint16{0x3e6b, 0x9f56}, "230.1"},
+		{mappers.Double, "type=float32", []uint16{0x3e6b, 0x9f56}, "0.2301"},
+		{mappers.Int, "type=bcd16", []uint16{0x1234}, "1234"},
+		{mappers.Int, "type=bcd32 wordOrder=low-first", []uint16{0x5678, 0x1234}, "12345678"},
+		{mappers.Float, "type=bcd16 scale=0.1", []uint16{0x0215}, "21.5"},
+		{mappers.String, "type=unixtime32", []uint16{0x6921, 0x4b00}, "2025-11-22T05:32:48Z"},
+		{mappers.Int, "type=unixtime32", []uint16{0x6921, 0x4b00}, "1763789568"},
+		{mappers.String, "type=string length=3", []uint16{0x5341, 0x2d37, 0}, "SA-7"},
+		{mappers.String, "limit=2", []uint16{0x5341, 0x2d37}, "SA-7"},
+		{mappers.String, "length=3 byteOrder=little", []uint16{0x4153, 0x372d, 0}, "SA-7"},
+		{mappers.String, "length=2 wordOrder=low-first", []uint16{0x2d37, 0x5341}, "SA-7"},
+		{mappers.Int, "bits=4-7", []uint16{0x00a0}, "10"},
+		{mappers.Int, "type=uint32 bits=8-23", []uint16{0x0012, 0x3400}, "4660"},
 	} {
 		p := mappers.Property{Name: "p", Type: c.typ, Writable: true, Config: map[string]string{"register": "holding", "address": "1"}}
 		for _, kv := range strings.Fields(c.config) {
@@ -56,6 +69,48 @@ func TestDecodeAndEncode(t *testing.T) {
 		words, err := f.encode(c.text)
 		require.NoError(t, err, c.config)
 		require.Equal(t, c.words, words, c.config)
+	}
+}
+
+// TestWhatIsNoValueIsUnknown: never a number or text of registers that hold none.
+func TestWhatIsNoValueIsUnknown(t *testing.T) {
+	for config, words := range map[string][]uint16{
+		"type=bcd16": {0x12a4}, "type=float32": {0x7fc0, 0}, "type=float64": {0x7ff0, 0, 0, 0},
+		"type=string length=2": {0xffff, 0xffff}, "type=string length=1": {0x2020}, "length=1": {0x4107},
+	} {
+		typ := mappers.Double
+		if strings.Contains(config, "length") {
+			typ = mappers.String
+		}
+		p := mappers.Property{Name: "p", Type: typ, Config: map[string]string{"register": "holding", "address": "1"}}
+		for _, kv := range strings.Fields(config) {
+			k, v, _ := strings.Cut(kv, "=")
+			p.Config[k] = v
+		}
+		f, err := parseField(p)
+		require.NoError(t, err, config)
+		var r *mappers.Refusal
+		require.ErrorAs(t, f.reading(words).Err, &r, config)
+		require.Equal(t, mappers.Unknown, r.Code, config)
+	}
+}
+
+func TestATextInRegistersMustBeSaidToBeOne(t *testing.T) {
+	for config, says := range map[string]string{
+		"": "type: is required for a text", "type=string": "length: is required", "type=uint16": "type: uint16 is a number, but p is a string: give the visitor words",
+		"length=124": "length: ", "type=uint16 length=2": "length: is for the type string", "type=int16 bits=4-7": "bits: is for an unsigned number",
+		"bits=7-4": "bits: ", "bits=4-16": "bits: ", "length=2 scale=2": "scale: ", "length=2 scaleFrom=9": "scaleFrom: ", "length=2 bit=1": "bit: ",
+	} {
+		p := mappers.Property{Name: "p", Type: mappers.String, Config: map[string]string{"register": "holding", "address": "1"}}
+		for _, kv := range strings.Fields(config) {
+			k, v, _ := strings.Cut(kv, "=")
+			p.Config[k] = v
+		}
+		if strings.Contains(config, "bits") {
+			p.Words = []mappers.Word{{Value: "idle", Read: []string{"0"}}}
+		}
+		_, err := parseField(p)
+		require.ErrorContains(t, err, "visitors[p].config."+says, config)
 	}
 }
 

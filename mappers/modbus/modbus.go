@@ -191,6 +191,13 @@ func (s *session) groups(fields []*registerField) (list []registerGroup) {
 // readGroup adds a group's values to got. The error is the unit's; a register's goes into its Reading. A group with a register
 // that doesn't exist is read again one by one.
 func (s *session) readGroup(ctx context.Context, g registerGroup, got map[string]mappers.Reading) error {
+	for _, f := range g.fields {
+		if f.apart {
+			if err := s.readFactor(ctx, f); err != nil {
+				return err
+			}
+		}
+	}
 	words, err := s.bus.read(ctx, s.config.unit, g)
 	refused := s.refusal(g.String(), err)
 	switch {
@@ -212,6 +219,10 @@ func (s *session) readGroup(ctx context.Context, g registerGroup, got map[string
 		s.splitGroups[g.String()] = !slices.ContainsFunc(g.fields, func(f *registerField) bool { return s.readAlone[f.name] })
 		return nil
 	}
+	if f := g.fields[0]; refused != nil && f.scaled && !f.apart { // a register between the value and its factor doesn't exist
+		f.apart = true
+		return s.readGroup(ctx, singleGroup(f), got)
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if refused != nil {
@@ -221,8 +232,26 @@ func (s *session) readGroup(ctx context.Context, g registerGroup, got map[string
 	}
 	for _, f := range g.fields {
 		delete(s.readAlone, f.name)
-		v, err := f.decode(words[f.address-g.address : f.address-g.address+f.words])
-		got[f.name] = mappers.Reading{Value: v, Err: err}
+		if f.scaled && !f.apart {
+			if err := f.setFactor(words[f.factorAddress-g.address]); err != nil {
+				got[f.name] = mappers.Reading{Err: err, Raw: f.raw(words[f.address-g.address : f.address-g.address+f.words])}
+				continue
+			}
+		}
+		got[f.name] = f.reading(words[f.address-g.address : f.address-g.address+f.words])
+	}
+	return nil
+}
+
+// readFactor reads the register of a field's factor by itself. What the unit refuses, and what is no factor, leaves it unknown.
+func (s *session) readFactor(ctx context.Context, f *registerField) error {
+	f.exponentKnown = false
+	words, err := s.bus.read(ctx, s.config.unit, registerGroup{table: f.table, address: f.factorAddress, size: 1})
+	switch {
+	case err != nil && s.refusal(f.name, err) == nil:
+		return err
+	case err == nil:
+		_ = f.setFactor(words[0]) // said when the value is decoded
 	}
 	return nil
 }
@@ -245,6 +274,11 @@ func (s *session) Write(ctx context.Context, property, value string) error {
 	f, err := s.field(property)
 	if err != nil {
 		return err
+	}
+	if f.scaled {
+		if err := s.readFactor(ctx, f); err != nil {
+			return err
+		}
 	}
 	words, err := f.encode(value)
 	if err != nil {

@@ -411,3 +411,83 @@ func TestSimulator(t *testing.T) {
 		ReadBatch(t.Context(), []string{"setpoint"})
 	require.ErrorIs(t, err, mb.ErrGWTargetFailedToRespond)
 }
+
+func TestAScaleIsReadWithItsValue(t *testing.T) {
+	s := newServer(t)
+	scaled := func(name, address, from string) mappers.Property {
+		return newProperty(name, mappers.Double, true, "register", "holding", "address", address, "type", "int16", "scaleFrom", from)
+	}
+	s.set(1, 100, 2301, 77, 0xfffe)
+	s.set(1, 200, 15)
+	s.set(1, 203, 1)
+	s.set(1, 600, 0x8000)
+	d := s.device("1", scaled("current", "100", "102"), scaled("other", "101", "102"), scaled("hole", "200", "203"), scaled("far", "100", "500"), scaled("none", "101", "600"))
+	session := openDevice(t, d)
+	for _, want := range [][]string{{"1 holding 100+3"}, {"1 holding 100+3"}} {
+		got, err := session.ReadBatch(t.Context(), []string{"current", "other"})
+		require.NoError(t, err)
+		require.Equal(t, "23.01", got["current"].Value)
+		require.Equal(t, "0.77", got["other"].Value)
+		require.Equal(t, want, s.took())
+	}
+	require.Equal(t, "150", session.get(t, "hole"))
+	require.Equal(t, []string{"1 holding 200+4", "1 holding 203+1", "1 holding 200+1"}, s.took(), "a register in between doesn't exist")
+	require.Equal(t, "150", session.get(t, "hole"))
+	require.Equal(t, []string{"1 holding 203+1", "1 holding 200+1"}, s.took())
+	got, err := session.ReadBatch(t.Context(), []string{"far", "none"})
+	require.NoError(t, err)
+	for name, says := range map[string]string{"far": "Unknown: the scale in register 500 is not known", "none": "Unknown: the scale in register 600 is not known"} {
+		require.EqualError(t, got[name].Err, says, "a number with a scale that isn't known is none")
+	}
+	require.NoError(t, session.Write(t.Context(), "current", "1.5"))
+	require.EqualValues(t, 150, s.word(1, 100))
+	near, err := session.Nearest("current", "1.503")
+	require.NoError(t, err)
+	require.Equal(t, "1.5", near)
+}
+
+func TestSomeBitsOfARegisterAreWrittenAlone(t *testing.T) {
+	s := newServer(t)
+	s.set(1, 0, 0xf0ff)
+	phase := newProperty("phase", mappers.String, true, "register", "holding", "address", "0", "bits", "8-11")
+	phase.Enum = []string{"idle", "running"}
+	phase.Words = []mappers.Word{{Value: "idle", Read: []string{"0"}, Write: "0"}, {Value: "running", Read: []string{"1", "0x2"}, Write: "0x1"}}
+	o, err := mappers.Open(t.Context(), New(Options{}), s.device("1", phase))
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = o.Close() })
+	read := func() mappers.Reading {
+		got, err := o.Read(t.Context(), []string{"phase"}, func(ctx context.Context, f func(context.Context) error) error { return f(ctx) })
+		require.NoError(t, err)
+		return got["phase"]
+	}
+	require.Equal(t, "idle", read().Value)
+	require.NoError(t, o.Write(t.Context(), "phase", "running"))
+	require.EqualValues(t, 0xf1ff, s.word(1, 0))
+	s.set(1, 0, 0xf2ff)
+	require.Equal(t, "running", read().Value)
+	s.set(1, 0, 0xf3ff)
+	require.ErrorContains(t, read().Err, `Unknown: the device says "3", which is none of the words of phase`)
+	require.ErrorContains(t, o.Write(t.Context(), "phase", "broken"), "OutOfRange")
+}
+
+func TestAValueThatTheDeviceHasNotIsUnknown(t *testing.T) {
+	s := newServer(t)
+	s.set(1, 0, 0xffff, 0x8000, 0x8000, 655, 0)
+	property := func(name, address, typ, scale, none string) mappers.Property {
+		p := newProperty(name, mappers.Double, false, "register", "holding", "address", address, "type", typ, "scale", scale)
+		p.NotAvailable = []string{none}
+		return p
+	}
+	d := s.device("1", property("u", "0", "uint16", "0.1", "0xFFFF"), property("i", "1", "int16", "0.1", "0x8000"), property("minus", "2", "int16", "1", "-32768"),
+		property("scaled", "3", "uint16", "0.1", "65.5"), property("zero", "4", "uint16", "1", "0xFFFF"))
+	o, err := mappers.Open(t.Context(), New(Options{}), d)
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = o.Close() })
+	got, err := o.Read(t.Context(), []string{"u", "i", "minus", "scaled", "zero"}, func(ctx context.Context, f func(context.Context) error) error { return f(ctx) })
+	require.NoError(t, err)
+	for _, name := range []string{"u", "i", "minus"} {
+		require.ErrorContains(t, got[name].Err, "it has no value (notAvailable)", name)
+	}
+	require.Equal(t, "65.5", got["scaled"].Value, "notAvailable is compared before any scale")
+	require.Equal(t, "0", got["zero"].Value)
+}

@@ -1,6 +1,7 @@
 package modbus
 
 import (
+	"bytes"
 	"cmp"
 	"fmt"
 	"maps"
@@ -11,6 +12,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	"unicode"
+	"unicode/utf8"
 
 	"github.com/edgebus/edgebus/mappers"
 )
@@ -197,20 +200,25 @@ const (
 	kindInt
 	kindUint
 	kindFloat
+	kindBCD
+	kindTime
+	kindText
 )
 
 // registerField is one property, as it lies in a unit. Its visitor's config:
 //
 //	register:  coil | discrete-input | holding | input    (also CoilRegister, DiscreteInputRegister, …)
 //	address:   0 to 65535, as on the wire                 (also offset, where the register is spelled that way)
-//	type:      bool int16 uint16 int32 uint32 int64 uint64 float32 float64; default by the property's type,
-//	           and int16 where there is a scale
+//	type:      bool int16 uint16 int32 uint32 int64 uint64 float32 float64 bcd16 bcd32 unixtime32 string; default by the
+//	           property's type, and int16 where there is a scale
 //	bit:       0 to 15, of a bool in a register
+//	bits:      4-7, of an unsigned number: those bits alone; 8-15 is the high byte of a register
+//	length:    of a string, in registers
+//	scaleFrom: address of the register that holds the power of ten of the scale, in the same table, as in SunSpec
 //	wordOrder: high-first (default) | low-first           (also isRegisterSwap)
 //	byteOrder: big (default) | little                     (also isSwap)
 //	scale, offset: value = register × scale + offset
-//	limit:     how many registers: 1, 2 or 4, instead of type
-//	on, off:   texts for true and false of a string property; default ON and OFF
+//	limit:     how many registers: 1, 2 or 4, instead of type; of a string what length says
 type registerField struct {
 	name      string
 	table     registerTable
@@ -218,12 +226,28 @@ type registerField struct {
 	kind      valueKind
 	words     uint16
 	bit       uint8
+	width     uint8 // how many bits of the number, from bit on; 0: all
 	lowFirst  bool
 	swapBytes bool
 	scale     float64
 	offset    float64
 	property  mappers.Property
 	on, off   string
+
+	scaled        bool   // there is a scaleFrom
+	factorAddress uint16 // its register
+	apart         bool   // it is read with a request of its own
+	exponent      int    // what it held when it was last read
+	exponentKnown bool
+}
+
+// span is what is read for the field in one request: with the register of its factor, where that can be.
+func (f *registerField) span() (address, size uint16) {
+	if !f.scaled || f.apart {
+		return f.address, f.words
+	}
+	address = min(f.address, f.factorAddress)
+	return address, max(f.address+f.words, f.factorAddress+1) - address
 }
 
 var registerTables = map[string]registerTable{
@@ -247,11 +271,12 @@ func parseField(p mappers.Property) (*registerField, error) {
 	if p.Writable && (f.table == tableInput || f.table == tableDiscrete) {
 		return nil, s.bad(key, "%s can't be written, but %s is ReadWrite: use holding or coil", f.table, p.Name)
 	}
-	for _, parse := range []func(configSettings) error{f.parseAddress, f.parseType, f.parseOrder, f.parseScale, f.parseTexts, configSettings.unknown} {
+	for _, parse := range []func(configSettings) error{f.parseAddress, f.parseType, f.parseBits, f.parseOrder, f.parseScale, f.parseFactor, configSettings.unknown} {
 		if err := parse(s); err != nil {
 			return nil, err
 		}
 	}
+	f.setTexts()
 	return f, nil
 }
 
@@ -277,13 +302,26 @@ var valueKinds = map[string]struct {
 	"int16": {kindInt, 1}, "int32": {kindInt, 2}, "int64": {kindInt, 4},
 	"uint16": {kindUint, 1}, "uint32": {kindUint, 2}, "uint64": {kindUint, 4},
 	"float32": {kindFloat, 2}, "float64": {kindFloat, 4},
+	"bcd16": {kindBCD, 1}, "bcd32": {kindBCD, 2}, "unixtime32": {kindTime, 2}, "string": {kindText, 0},
 }
+
+const typeNames = "bool, int16, uint16, int32, uint32, int64, uint64, float32, float64, bcd16, bcd32, unixtime32, string"
+
+// maxText is how many registers one request can write.
+const maxText = 123
 
 func (f *registerField) parseType(s configSettings) error {
 	text, key := s.get("type")
-	limit, err := s.integer(0, 1, 4, "limit")
+	limit, err := s.integer(0, 1, maxText, "limit")
 	if err != nil {
 		return err
+	}
+	length, err := s.integer(0, 1, maxText, "length")
+	if err != nil {
+		return err
+	}
+	if text == "" && (length > 0 || limit > 0) && f.property.Type == mappers.String && len(f.property.Words) == 0 && !f.table.bits() {
+		text = "string"
 	}
 	if text == "" {
 		if text, err = f.defaultType(s, limit); err != nil {
@@ -292,22 +330,33 @@ func (f *registerField) parseType(s configSettings) error {
 	}
 	k, ok := valueKinds[strings.ToLower(text)]
 	if !ok {
-		return s.bad(key, "%q is none of bool, int16, uint16, int32, uint32, int64, uint64, float32, float64", text)
+		return s.bad(key, "%q is none of %s", text, typeNames)
 	}
 	f.kind, f.words = k.kind, k.words
+	if f.kind == kindText {
+		f.words = uint16(cmp.Or(length, limit))
+	}
 	bit, err := s.integer(0, 0, 15, "bit")
 	if err != nil {
 		return err
 	}
 	f.bit = uint8(bit)
 	_, bitKey := s.get("bit")
+	words := len(f.property.Words) > 0
 	switch typ := f.property.Type; {
+	case f.kind == kindText && f.words == 0:
+		return s.bad("length", "is required for a string: how many registers it has, of two characters each")
+	case f.kind != kindText && length != 0:
+		return s.bad("length", "is for the type string")
 	case f.table.bits() && f.kind != kindBit:
 		return s.bad(key, "%s holds one bit each: the type must be bool, not %s", f.table, text)
 	case s.values["bit"] != "" && (f.kind != kindBit || f.table.bits()):
 		return s.bad(bitKey, "is for a bool in a holding or input register")
-	case f.kind != kindBit && !typ.Numeric():
-		return s.bad(key, "%s is a number, but %s is a %s", text, f.name, typ)
+	case f.kind == kindText && typ != mappers.String:
+		return s.bad(key, "string is text, but %s is a %s", f.name, typ)
+	case f.kind == kindTime && typ == mappers.String: // as RFC 3339
+	case f.kind != kindBit && f.kind != kindText && !typ.Numeric() && !words:
+		return s.bad(key, "%s is a number, but %s is a %s: give the visitor words for the numbers", text, f.name, typ)
 	case typ == mappers.Bytes || typ == mappers.Object || typ == mappers.Array:
 		return s.bad(key, "modbus can't carry a %s", typ)
 	case int(f.address)+int(f.words) > 65536:
@@ -318,14 +367,64 @@ func (f *registerField) parseType(s configSettings) error {
 	return nil
 }
 
+// parseBits reads a range of bits, such as 4-7.
+func (f *registerField) parseBits(s configSettings) error {
+	text, key := s.get("bits")
+	if text == "" {
+		return nil
+	}
+	first, last, ranged := strings.Cut(text, "-")
+	if !ranged {
+		last = first
+	}
+	low, errLow := strconv.ParseUint(strings.TrimSpace(first), 10, 8)
+	high, errHigh := strconv.ParseUint(strings.TrimSpace(last), 10, 8)
+	switch {
+	case errLow != nil || errHigh != nil || low > high || high >= 16*uint64(f.words):
+		return s.bad(key, "%q is no range of the bits 0 to %d, such as 4-7", text, 16*f.words-1)
+	case f.kind != kindUint:
+		return s.bad(key, "is for an unsigned number: the type must be uint16, uint32 or uint64; one bit of a bool is bit")
+	}
+	f.bit, f.width = uint8(low), uint8(high-low+1)
+	return nil
+}
+
+// parseFactor reads where the power of ten of the scale is.
+func (f *registerField) parseFactor(s configSettings) error {
+	text, key := s.get("scaleFrom")
+	if text == "" {
+		return nil
+	}
+	n, err := s.integer(0, 0, 65535, "scaleFrom")
+	switch {
+	case err != nil:
+		return err
+	case f.kind != kindInt && f.kind != kindUint && f.kind != kindBCD:
+		return s.bad(key, "is for a whole number in registers, not for this type")
+	case len(f.property.Words) > 0:
+		return s.bad(key, "can't be beside words, which are compared before any scale")
+	}
+	f.scaled, f.factorAddress = true, uint16(n)
+	if n >= int64(f.address) && n < int64(f.address)+int64(f.words) {
+		return s.bad(key, "%d is a register of the value itself", n)
+	}
+	low, high := min(int64(f.address), n), max(int64(f.address)+int64(f.words), n+1)
+	f.apart = high-low > maxRegisters
+	return nil
+}
+
 // defaultType is what the property's type and KubeEdge's limit tell.
 func (f *registerField) defaultType(s configSettings, limit int64) (string, error) {
 	bits := strconv.FormatInt(limit*16, 10)
 	switch t := f.property.Type; {
-	case f.table.bits(), t == mappers.Boolean, t == mappers.String:
+	case f.table.bits(), t == mappers.Boolean, t == mappers.String && s.values["bit"] != "":
 		return "bool", nil
-	case limit == 3:
-		return "", s.bad("limit", "3 registers make no number: 1, 2 or 4")
+	case s.values["bits"] != "" && limit == 0, t == mappers.String && len(f.property.Words) > 0:
+		return "uint16", nil
+	case t == mappers.String:
+		return "", s.bad("type", "is required for a text in registers: string with length, a number with words, or bool with bit")
+	case limit == 3, limit > 4:
+		return "", s.bad("limit", "%d registers make no number: 1, 2 or 4", limit)
 	case t == mappers.Int && limit > 0, limit == 1:
 		return "int" + bits, nil
 	case limit > 0:
@@ -381,36 +480,22 @@ func (f *registerField) parseScale(s configSettings) error {
 			return err
 		}
 	}
-	if f.kind == kindBit && (f.scale != 1 || f.offset != 0) {
-		return s.bad("scale", "a bool has neither scale nor offset")
+	if (f.kind == kindBit || f.kind == kindText || f.kind == kindTime || len(f.property.Words) > 0) && (f.scale != 1 || f.offset != 0) {
+		return s.bad("scale", "a bool, a text, a time and what has words have neither scale nor offset")
 	}
 	return nil
 }
 
-func (f *registerField) parseTexts(s configSettings) error {
-	f.on, f.off = "true", "false"
-	on, onKey := s.get("on", "true") // true and false are what YAML makes of on and off without quotes
-	off, offKey := s.get("off", "false")
+// setTexts sets the texts of a bool's two states.
+func (f *registerField) setTexts() {
 	switch typ := f.property.Type; {
-	case typ.Numeric():
+	case typ.Numeric(), len(f.property.Words) > 0:
 		f.on, f.off = "1", "0"
 	case typ == mappers.String:
 		f.on, f.off = "ON", "OFF"
+	default:
+		f.on, f.off = "true", "false"
 	}
-	if f.kind != kindBit || f.property.Type != mappers.String {
-		if on != "" || off != "" {
-			return s.bad(onKey, "is for a bool of a string property")
-		}
-		return nil
-	}
-	f.on, f.off = cmp.Or(on, f.on), cmp.Or(off, f.off)
-	if f.on == f.off {
-		return s.bad(offKey, "%q is what on is, too", f.off)
-	}
-	if e := f.property.Enum; len(e) > 0 && (!slices.Contains(e, f.on) || !slices.Contains(e, f.off)) {
-		return s.bad(onKey, "%s and %s must be in the property's enum %v: set on and off", f.on, f.off, e)
-	}
-	return nil
 }
 
 // joinWords puts the registers together to one number, in the order of its bytes.
@@ -445,39 +530,174 @@ func (f *registerField) swapped(w uint16) uint16 {
 	return w
 }
 
+// reading makes the property's value of registers. Its raw texts are the number before any scale, and its bits.
+func (f *registerField) reading(words []uint16) mappers.Reading {
+	value, err := f.decode(words)
+	return mappers.Reading{Value: value, Err: err, Raw: f.raw(words)}
+}
+
+func (f *registerField) raw(words []uint16) []string {
+	switch f.kind {
+	case kindBit:
+		return []string{map[bool]string{true: "1", false: "0"}[f.isOn(words[0])], f.decodeBit(words[0])}
+	case kindText:
+		text, _ := f.text(words)
+		return []string{text}
+	}
+	n := f.selected(f.joinWords(words))
+	texts := []string{strconv.FormatUint(n, 10)}
+	switch f.kind {
+	case kindInt:
+		texts = append(texts, strconv.FormatInt(f.signed(n), 10))
+	case kindFloat:
+		texts = append(texts, strconv.FormatFloat(f.float(n), 'g', -1, 64))
+	case kindBCD:
+		if d, ok := bcdNumber(n, f.words); ok {
+			texts = []string{strconv.FormatUint(d, 10)}
+		}
+	}
+	return texts
+}
+
+// selected are the bits of the number that belong to the property.
+func (f *registerField) selected(n uint64) uint64 {
+	if f.width == 0 {
+		return n
+	}
+	return n >> f.bit & f.mask()
+}
+
+func (f *registerField) mask() uint64 { return 1<<f.width - 1 }
+
+func (f *registerField) signed(n uint64) int64 {
+	return int64(n<<(64-16*f.words)) >> (64 - 16*f.words)
+}
+
+// float has the shortest decimal number of a float of 32 bits: 0.2301, not 0.23010000610351562.
+func (f *registerField) float(n uint64) float64 {
+	if f.words == 4 {
+		return math.Float64frombits(n)
+	}
+	x, _ := strconv.ParseFloat(strconv.FormatFloat(float64(math.Float32frombits(uint32(n))), 'g', -1, 32), 64)
+	return x
+}
+
+// text is what a string's registers hold up to the first NUL, without spaces around it.
+func (f *registerField) text(words []uint16) (string, error) {
+	words = slices.Clone(words)
+	if f.lowFirst {
+		slices.Reverse(words)
+	}
+	var b []byte
+	for _, w := range words {
+		w = f.swapped(w)
+		b = append(b, byte(w>>8), byte(w))
+	}
+	b, _, _ = bytes.Cut(b, []byte{0})
+	text := strings.TrimSpace(string(b))
+	switch {
+	case text == "":
+		return "", mappers.Refuse(mappers.Unknown, "the registers hold no text")
+	case !utf8.ValidString(text) || strings.ContainsFunc(text, unicode.IsControl):
+		return "", mappers.Refuse(mappers.Unknown, "the registers hold % x, which is no text", clipBytes(b))
+	}
+	return text, nil
+}
+
+func clipBytes(b []byte) []byte { return b[:min(len(b), 16)] }
+
+// bcdNumber is the number whose decimal digits are n's groups of four bits. ok is false if one is no digit.
+func bcdNumber(n uint64, words uint16) (d uint64, ok bool) {
+	for i := 4*int(words) - 1; i >= 0; i-- {
+		digit := n >> (4 * i) & 15
+		if digit > 9 {
+			return 0, false
+		}
+		d = 10*d + digit
+	}
+	return d, true
+}
+
+// bcdBits is bcdNumber, backwards.
+func bcdBits(d uint64) (n uint64) {
+	for i := 0; d > 0; i, d = i+4, d/10 {
+		n |= d % 10 << i
+	}
+	return n
+}
+
+// factor is what the number is multiplied with.
+func (f *registerField) factor() (float64, error) {
+	switch {
+	case !f.scaled:
+		return f.scale, nil
+	case !f.exponentKnown:
+		return 0, mappers.Refuse(mappers.Unknown, "the scale in register %d is not known", f.factorAddress)
+	}
+	return f.scale * math.Pow10(f.exponent), nil
+}
+
+// maxExponent is the largest power of ten that SunSpec knows.
+const maxExponent = 10
+
+// setFactor takes the register of the factor.
+func (f *registerField) setFactor(w uint16) error {
+	n := int(int16(w))
+	f.exponent, f.exponentKnown = n, n >= -maxExponent && n <= maxExponent
+	if !f.exponentKnown {
+		return mappers.Refuse(mappers.Unknown, "register %d holds %d, which is no power of ten from -%d to %d (scaleFrom)", f.factorAddress, n, maxExponent, maxExponent)
+	}
+	return nil
+}
+
 // decode makes text of registers.
 func (f *registerField) decode(words []uint16) (string, error) {
-	if f.kind == kindBit {
+	switch f.kind {
+	case kindBit:
 		return f.decodeBit(words[0]), nil
+	case kindText:
+		return f.text(words)
 	}
-	n := f.joinWords(words)
-	plain := f.scale == 1 && f.offset == 0
+	factor, err := f.factor()
+	if err != nil {
+		return "", err
+	}
+	n := f.selected(f.joinWords(words))
+	plain := factor == 1 && f.offset == 0
 	var x float64
 	switch f.kind {
 	case kindInt:
-		i := int64(n<<(64-16*f.words)) >> (64 - 16*f.words)
 		if plain {
-			return strconv.FormatInt(i, 10), nil
+			return strconv.FormatInt(f.signed(n), 10), nil
 		}
-		x = float64(i)
-	case kindUint:
+		x = float64(f.signed(n))
+	case kindTime:
+		if f.property.Type == mappers.String && len(f.property.Words) == 0 {
+			return time.Unix(int64(n), 0).UTC().Format(time.RFC3339), nil
+		}
+		return f.unsigned(n)
+	case kindUint, kindBCD:
+		if f.kind == kindBCD {
+			d, ok := bcdNumber(n, f.words)
+			if !ok {
+				return "", mappers.Refuse(mappers.Unknown, "the registers hold %#x, which is no decimal number (BCD)", n)
+			}
+			n = d
+		}
 		if plain {
 			return f.unsigned(n)
 		}
 		x = float64(n)
 	case kindFloat:
-		x = math.Float64frombits(n)
-		if f.words == 2 {
-			x = float64(math.Float32frombits(uint32(n)))
-		}
+		x = f.float(n)
 		if math.IsNaN(x) || math.IsInf(x, 0) {
-			return "", mappers.Refuse(mappers.Invalid, "the registers hold %v, which is no value", x)
+			return "", mappers.Refuse(mappers.Unknown, "the registers hold %v, which is no value", x)
 		}
 		if plain && f.words == 2 && f.property.Type != mappers.Int {
-			return strconv.FormatFloat(x, 'f', -1, 32), nil
+			return strconv.FormatFloat(x, 'f', -1, 64), nil
 		}
 	}
-	return f.format(x*f.scale + f.offset)
+	return f.format(x*factor + f.offset)
 }
 
 // unsigned refuses what the bus' 64-bit integers can't carry.
@@ -496,7 +716,7 @@ func (f *registerField) format(x float64) (string, error) {
 		}
 		return strconv.FormatInt(int64(x), 10), nil
 	}
-	if short, err := strconv.ParseFloat(strconv.FormatFloat(x, 'g', 12, 64), 64); err == nil && f.kind != kindFloat {
+	if short, err := strconv.ParseFloat(strconv.FormatFloat(x, 'g', 12, 64), 64); err == nil && (f.kind != kindFloat || f.words == 2) {
 		x = short
 	}
 	if math.IsInf(x, 0) {
@@ -506,13 +726,17 @@ func (f *registerField) format(x float64) (string, error) {
 }
 
 func (f *registerField) decodeBit(w uint16) string {
-	if !f.table.bits() {
-		w >>= f.bit
-	}
-	if w&1 == 1 {
+	if f.isOn(w) {
 		return f.on
 	}
 	return f.off
+}
+
+func (f *registerField) isOn(w uint16) bool {
+	if !f.table.bits() {
+		w >>= f.bit
+	}
+	return w&1 == 1
 }
 
 // encode makes registers of text, or says why it can't.
@@ -526,22 +750,70 @@ func (f *registerField) encode(value string) ([]uint16, error) {
 		}
 		return nil, mappers.Refuse(mappers.Invalid, "%q is neither %s nor %s", value, f.on, f.off)
 	}
+	if f.kind == kindText {
+		return f.encodeText(value)
+	}
+	if at, err := time.Parse(time.RFC3339, value); err == nil && f.kind == kindTime {
+		value = strconv.FormatInt(at.Unix(), 10)
+	}
+	if len(f.property.Words) > 0 {
+		if n, err := strconv.ParseUint(value, 0, 64); err == nil && strings.HasPrefix(strings.ToLower(value), "0x") {
+			value = strconv.FormatUint(n, 10)
+		}
+	}
 	x, err := strconv.ParseFloat(value, 64)
 	if err != nil || math.IsNaN(x) || math.IsInf(x, 0) {
 		return nil, mappers.Refuse(mappers.Invalid, "%q is no number", value)
 	}
-	n, ok := f.number(value, (x-f.offset)/f.scale)
+	factor, err := f.factor()
+	if err != nil {
+		return nil, err
+	}
+	n, ok := f.number(value, (x-f.offset)/factor)
 	if !ok {
 		return nil, mappers.Refuse(mappers.OutOfRange, "%s doesn't fit the %d registers", value, f.words)
 	}
 	return f.splitWords(n), nil
 }
 
+// encodeText fills the registers with a text, and NUL after it.
+func (f *registerField) encodeText(value string) ([]uint16, error) {
+	if len(value) > 2*int(f.words) {
+		return nil, mappers.Refuse(mappers.OutOfRange, "%d bytes don't fit the %d registers", len(value), f.words)
+	}
+	if value != strings.TrimSpace(value) || strings.ContainsFunc(value, unicode.IsControl) {
+		return nil, mappers.Refuse(mappers.Invalid, "a text in registers can have no spaces around it, and no control characters")
+	}
+	b := append([]byte(value), make([]byte, 2*int(f.words)-len(value))...)
+	words := make([]uint16, f.words)
+	for i := range words {
+		words[i] = f.swapped(uint16(b[2*i])<<8 | uint16(b[2*i+1]))
+	}
+	if f.lowFirst {
+		slices.Reverse(words)
+	}
+	return words, nil
+}
+
 // number is the bit pattern of a value. Integers that are not scaled never pass through a float, which would cost
 // the last digits of large ones.
 func (f *registerField) number(text string, x float64) (n uint64, ok bool) {
 	bits := 16 * int(f.words)
-	plain := f.scale == 1 && f.offset == 0
+	plain := f.scale == 1 && f.offset == 0 && !f.scaled
+	switch {
+	case f.width > 0:
+		x = math.Round(x)
+		if x < 0 || x > float64(f.mask()) {
+			return 0, false
+		}
+		return uint64(x) << f.bit, true
+	case f.kind == kindBCD:
+		x = math.Round(x)
+		if x < 0 || x >= math.Pow10(4*int(f.words)) {
+			return 0, false
+		}
+		return bcdBits(uint64(x)), true
+	}
 	if i, err := strconv.ParseInt(text, 10, 64); err == nil && plain && f.kind == kindInt {
 		return uint64(i), bits == 64 || i >= -(1<<(bits-1)) && i < 1<<(bits-1)
 	}
@@ -556,7 +828,7 @@ func (f *registerField) number(text string, x float64) (n uint64, ok bool) {
 			return 0, false
 		}
 		return uint64(int64(x)), true
-	case kindUint:
+	case kindUint, kindTime:
 		x = math.Round(x)
 		if x < 0 || x >= limit {
 			return 0, false

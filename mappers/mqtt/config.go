@@ -37,7 +37,6 @@ type mappedProperty struct {
 	state   valueSource // no topic: the device doesn't say what it has
 	command string      // topic; empty: can't be written
 	payload string      // template; empty: by the path, or the value itself
-	on, off string      // texts of a boolean; empty: the JSON values
 	retain  bool
 	qos     byte
 }
@@ -166,21 +165,10 @@ func parseDevice(d mappers.Device) (c deviceConfig, err error) {
 
 func parseField(p mappers.Property, params *deviceParams) (*mappedProperty, error) {
 	s := configSettings{at: "visitors[" + p.Name + "].config.", config: maps.Clone(p.Config), params: params}
-	for key, yaml := range map[string]string{"on": "true", "off": "false"} { // what YAML makes of on and off without quotes
-		if text, there := s.config[yaml]; there && s.config[key] == "" {
-			s.config[key] = text
-			delete(s.config, yaml)
-		}
-	}
 	f := &mappedProperty{name: p.Name, typ: p.Type, same: p.Same}
 	var err error
-	for _, text := range []struct {
-		key string
-		to  *string
-	}{{"payload", &f.payload}, {"on", &f.on}, {"off", &f.off}} {
-		if *text.to, err = s.take(text.key); err != nil {
-			return nil, err
-		}
+	if f.payload, err = s.take("payload"); err != nil {
+		return nil, err
 	}
 	if f.state, err = s.source("state", "path"); err != nil {
 		return nil, err
@@ -217,23 +205,14 @@ func (f *mappedProperty) check(at string, writable bool) error {
 		return mappers.BadConfig(at+"payload", "contains neither {value} nor {json}: each write would be the same")
 	case f.payload == "" && f.command != "" && f.state.path.indexed():
 		return mappers.BadConfig(at+"payload", "is required, for path has an index")
-	case f.typ != mappers.Boolean && (f.on != "" || f.off != ""):
-		return mappers.BadConfig(at+"on", "is for a boolean property: an enum has the device's own words")
-	case f.typ == mappers.Boolean && (f.on == "") != (f.off == "") || f.on != "" && f.on == f.off:
-		return mappers.BadConfig(at+"on", "on and off are two different texts, or neither is given")
 	}
 	return nil
 }
 
 // encode makes the payload of a command.
 func (f *mappedProperty) encode(value string) ([]byte, error) {
-	text, literal := value, value
+	literal := value
 	switch {
-	case f.typ == mappers.Boolean && f.on != "":
-		if text = f.off; value == "true" {
-			text = f.on
-		}
-		literal = quoteJSON(text)
 	case f.typ == mappers.Bytes && f.payload == "" && f.state.path == nil:
 		return base64.StdEncoding.DecodeString(value)
 	case f.typ == mappers.String, f.typ == mappers.Bytes, f.typ == "":
@@ -241,11 +220,11 @@ func (f *mappedProperty) encode(value string) ([]byte, error) {
 	}
 	switch {
 	case f.payload != "":
-		return []byte(strings.NewReplacer("{value}", text, "{json}", literal).Replace(f.payload)), nil
+		return []byte(strings.NewReplacer("{value}", value, "{json}", literal).Replace(f.payload)), nil
 	case f.state.path != nil:
 		return []byte(f.state.path.wrap(literal)), nil
 	}
-	return []byte(text), nil
+	return []byte(value), nil
 }
 
 func quoteJSON(text string) string {
@@ -275,12 +254,6 @@ func (f *mappedProperty) decode(m *jsonMessage) (value string, ok bool, err erro
 }
 
 func (f *mappedProperty) boolean(value string) (string, bool, error) {
-	switch {
-	case f.on != "" && value == f.on:
-		return "true", true, nil
-	case f.on != "" && value == f.off:
-		return "false", true, nil
-	}
 	switch strings.ToLower(value) {
 	case "true", "1", "on":
 		return "true", true, nil

@@ -11,7 +11,6 @@
 //
 //	state: "{topic}"         path: state        where the property's value is
 //	command: "{topic}/set"   payload: '{"state":{json}}'   qos: 1   retain: false
-//	on: "ON"                 off: "OFF"         the texts of a boolean
 //
 // The package subscribes to no wildcards, and never touches the bus' own topics. It never repeats a command by itself.
 package mqtt
@@ -469,7 +468,6 @@ and its model's visitors say which topic and which part of the JSON is which pro
 
   state: "{topic}"         path: state         where the value is read
   command: "{topic}/set"   payload: '{"state":{json}}'   where it is written, and how
-  on: "ON"   off: "OFF"    texts of a boolean
   qos: 1     retain: false of commands
 
 {topic} stands for the Device's setting of that name. Without a payload the value is sent as JSON at the

@@ -143,7 +143,11 @@ func lampDevice(name string) mappers.Device {
 		},
 		Properties: []mappers.Property{
 			{Name: "state", Type: mappers.String, Writable: true, Enum: []string{"ON", "OFF"}, Visited: true, Config: map[string]string{"state": "{topic}", "path": "state", "command": "{topic}/set"}},
-			{Name: "on", Type: mappers.Boolean, Writable: true, Visited: true, Config: map[string]string{"state": "{topic}", "path": "state", "command": "{topic}/set", "on": "ON", "off": "OFF"}},
+			{
+				Name: "on", Type: mappers.Boolean, Writable: true, Visited: true,
+				Config: map[string]string{"state": "{topic}", "path": "state", "command": "{topic}/set"},
+				Words:  []mappers.Word{{Value: "true", Read: []string{"ON"}, Write: "ON"}, {Value: "false", Read: []string{"OFF"}, Write: "OFF"}},
+			},
 			{Name: "brightness", Type: mappers.Int, Writable: true, Minimum: &low, Maximum: &high, Visited: true, Config: map[string]string{"state": "{topic}", "path": "brightness", "command": "{topic}/set", "payload": `{"brightness":{json}}`}},
 			{Name: "x", Type: mappers.Float, Visited: true, Config: map[string]string{"state": "{topic}", "path": "$.color['x']"}},
 		},
@@ -211,7 +215,6 @@ func TestDriver(t *testing.T) {
 				"visitors[state].config.command":         withConfig(d, "state", "command", ""),
 				"visitors[state].config.path":            withConfig(d, "state", "path", "list[x]"),
 				"visitors[state].config.on":              withConfig(d, "state", "on", "1"),
-				"visitors[on].config.on":                 withConfig(d, "on", "off", ""),
 				"visitors[state].config.qos":             withConfig(d, "state", "qos", "3"),
 				"visitors[state].config.retain":          withConfig(d, "state", "retain", "maybe"),
 				"visitors[brightness].config.payload":    withConfig(d, "brightness", "payload", `{"brightness":1}`),
@@ -248,7 +251,7 @@ func TestWhatADevicePublishesIsPushed(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- s.Session.(mappers.Pusher).Push(ctx, func(p, v string) { got <- p + " " + v }) }()
-	for _, want := range []string{"state OFF", "on false", "brightness 100", "x 0.5"} {
+	for _, want := range []string{"state OFF", "on OFF", "brightness 100", "x 0.5"} {
 		require.Equal(t, want, <-got)
 	}
 	l.publish("lamp", `{"brightness":127.0}`, false) // a part: what it leaves out is as it was
@@ -256,7 +259,7 @@ func TestWhatADevicePublishesIsPushed(t *testing.T) {
 	l.publish("lamp", `{"brightness":`, false) // malformed
 	l.publish("lamp", `{"state":"ON","brightness":"hot","x":[]}`, false)
 	require.Equal(t, "state ON", <-got)
-	require.Equal(t, "on true", <-got)
+	require.Equal(t, "on ON", <-got, "the SDK has the words")
 	require.Equal(t, "brightness hot", <-got, "the SDK says that it is no int")
 	cancel()
 	require.NoError(t, <-ended)
@@ -327,7 +330,7 @@ func TestPaths(t *testing.T) {
 	const doc = `{"a":{"b":[10,{"c d":"x"}]},"n":null,"big":12345678901234567890,"l":[]}`
 	for text, want := range map[string]string{
 		"a.b[0]": "10", "$.a.b[1]['c d']": "x", `a["b"][1]["c d"]`: "x", "a.b": `[10,{"c d":"x"}]`, "big": "12345678901234567890",
-		"": doc, "n": "-", "a.b[2]": "-", "a.b.c": "-", "l[0]": "-", "nothing": "-", "a[0]": "-",
+		"": doc, "a.b[2]": "-", "a.b.c": "-", "l[0]": "-", "nothing": "-", "a[0]": "-",
 	} {
 		p, err := parsePath(text)
 		require.NoError(t, err, text)
@@ -338,6 +341,11 @@ func TestPaths(t *testing.T) {
 		}
 		require.Equal(t, want, got, text)
 	}
+	null, err := parsePath("n")
+	require.NoError(t, err)
+	_, _, ok, err := (&jsonMessage{topic: "lamp", payload: []byte(doc)}).find(null)
+	require.False(t, ok)
+	require.EqualError(t, err, "Unknown: the device says null on lamp")
 	for _, text := range []string{"$", "a..b", "a.", "[x]", "a[", "a['b]", "a[0]b", "a[-1]"} {
 		_, err := parsePath(text)
 		require.Error(t, err, text)

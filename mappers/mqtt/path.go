@@ -111,7 +111,8 @@ func (m *jsonMessage) parse() (any, error) {
 	return m.json, m.err
 }
 
-// find returns the value at p as text. quoted says that it is a string in JSON. ok is false if there is nothing, or null, at p.
+// find returns the value at p as text. quoted says that it is a string in JSON. ok is false if there is nothing at p; null is how a
+// device says that it has no value.
 func (m *jsonMessage) find(p jsonPath) (value string, quoted, ok bool, err error) {
 	if p == nil {
 		return string(m.payload), false, len(m.payload) > 0, nil
@@ -120,21 +121,25 @@ func (m *jsonMessage) find(p jsonPath) (value string, quoted, ok bool, err error
 	if err != nil {
 		return "", false, false, err
 	}
+	there := false
 	for _, step := range p {
 		switch step := step.(type) {
 		case string:
 			object, _ := at.(map[string]any)
-			at = object[step]
+			at, there = object[step]
 		case int:
 			list, _ := at.([]any)
-			if at = nil; step < len(list) {
+			if at, there = nil, step < len(list); there {
 				at = list[step]
 			}
 		}
 	}
 	switch v := at.(type) {
 	case nil:
-		return "", false, false, nil
+		if there {
+			err = mappers.Refuse(mappers.Unknown, "the device says null on %s", m.topic)
+		}
+		return "", false, false, err
 	case string:
 		return v, true, true, nil
 	default:

@@ -78,7 +78,7 @@ func TestADeviceWithoutAProtocolWaitsForOne(t *testing.T) {
 		"properties":[{"name":"a","visitors":{"protocolName":"modbus","configData":{"register":"CoilRegister"}}}]}}`
 	_, d := readBack(t, k, manifest, resource.DeviceStatus{})
 	require.Equal(t, "modbus", d.Spec.Protocol.Type, "it comes, and the visitors are there")
-	require.Equal(t, "CoilRegister", d.Spec.PropertyVisitors[0].Config["register"])
+	require.EqualValues(t, "CoilRegister", d.Spec.PropertyVisitors[0].Config["register"])
 }
 
 func TestATypeOfAModelIsOneOfItsSchema(t *testing.T) {

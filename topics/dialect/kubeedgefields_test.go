@@ -81,7 +81,7 @@ func TestKubeEdgesModelMayHaveAProtocolConfig(t *testing.T) {
 		PropertyVisitors: []resource.Visitor{{PropertyName: "temp", Config: map[string]resource.Value{"offset": "3"}}},
 	}}, m)
 	require.Equal(t, map[string]resource.Value{"ip": "10.0.0.5", "port": "503", "slaveID": "1"}, b.Device.Spec.Protocol.Config)
-	require.Equal(t, "3", b.Model.Visitors("modbus")[0].Config["offset"])
+	require.EqualValues(t, "3", b.Model.Visitors("modbus")[0].Config["offset"])
 
 	var bare resource.DeviceModel
 	readAs(t, kindNamed(t, "v1beta1", "DeviceModel"), `{"spec":{"protocol":"x","protocolConfigData":{"a":"b"},"properties":[{"name":"p","type":"STRING"}]}}`, &bare)

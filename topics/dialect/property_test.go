@@ -207,7 +207,7 @@ func canonicalObject(t *rapid.T, kind string) any {
 		return u
 	case resource.KindConfiguration:
 		c := resource.Configuration{TypeMeta: head, Metadata: meta}
-		c.Spec.DiscoveryHandler = resource.DiscoveryHandler{Name: text.Draw(t, "handler"), DiscoveryDetails: textConfig(config.Draw(t, "details"))}
+		c.Spec.DiscoveryHandler = resource.DiscoveryHandler{Name: text.Draw(t, "handler"), DiscoveryDetails: config.Draw(t, "details")}
 		return c
 	}
 	return nil

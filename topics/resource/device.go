@@ -288,7 +288,9 @@ const (
 	BadConfig   = "BadConfig"   // the configuration in the Device or its model is wrong
 	Unreachable = "Unreachable" // the device does not answer, or not correctly
 	ReadFailed  = "ReadFailed"  // the property can't be read, and no other code fits
-	ClockAhead  = "ClockAhead"  // its reports are refused for timestamps in the future: a code of the core
+	// ValueUnknown: the device says that it has no value, or none that can be understood. The core clears the reported value.
+	ValueUnknown = "Unknown"
+	ClockAhead   = "ClockAhead" // its reports are refused for timestamps in the future: a code of the core
 )
 
 // ParseProblem reads the payload of the topics of a Problem.
@@ -516,6 +518,9 @@ func (d Device) CheckModel(m DeviceModel) error {
 	}
 	for i, v := range d.Spec.PropertyVisitors {
 		p.addErr(fmt.Sprintf("spec.propertyVisitors[%d].propertyName", i), m.CheckKnown(v.PropertyName))
+		if prop, ok := m.Property(v.PropertyName); ok {
+			v.checkWords(&p, fmt.Sprintf("spec.propertyVisitors[%d]", i), prop)
+		}
 	}
 	for i, x := range d.Spec.Push {
 		p.addErr(fmt.Sprintf("spec.push[%d].propertyName", i), m.CheckKnown(x.PropertyName))

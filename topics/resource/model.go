@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"unicode"
 	"unicode/utf8"
 
 	"github.com/edgebus/edgebus/topics"
@@ -56,6 +57,8 @@ type DeviceModelSpec struct {
 type Property struct {
 	// Name is the name of the property, as in topics: 1 to 253 characters of a–z, A–Z, 0–9, '-', '.' and '_'.
 	Name string `json:"name"`
+	// Title is the name of the property for people, such as Flow temperature. At most 128 characters.
+	Title string `json:"title,omitempty"`
 	// Description is for people.
 	Description string `json:"description,omitempty"`
 	// Type is the type of the values; string when empty.
@@ -72,6 +75,14 @@ type Property struct {
 	Enum []Value `json:"enum,omitempty"`
 	// Unit is the unit of measurement, such as °C.
 	Unit string `json:"unit,omitempty"`
+	// Quantity says what is measured: one of Home Assistant's device classes, such as temperature, energy or battery.
+	Quantity string `json:"quantity,omitempty"`
+	// Step is the precision of the values of an int, float or double: mappers report the nearest multiple of it. 0: as the device
+	// says it.
+	// +kubebuilder:validation:Minimum=0
+	Step float64 `json:"step,omitempty"`
+	// Counter says that a number only grows, except when it begins anew, as the reading of a meter does.
+	Counter bool `json:"counter,omitempty"`
 	// Conflict says which value is in force when an override meets a newer desired value: the desired value (cloud), the
 	// override (edge), or the later one of both (latest).
 	// +kubebuilder:validation:Enum=cloud;edge;latest
@@ -156,6 +167,41 @@ type Visitor struct {
 	// Deadband is the smallest change of a number that is reported, in the property's unit; 0: every change.
 	// +kubebuilder:validation:Minimum=0
 	Deadband float64 `json:"deadband,omitempty"`
+	// NotAvailable are values by which the device says that it has none, such as 0xFFFF: the property then has no value. They are
+	// compared with what the device sends, before any scale. At most 64.
+	NotAvailable []Value `json:"notAvailable,omitempty"`
+	// Words are the values of the property, and what the device says and takes for them. A device that says anything else has no
+	// value. At most 4,096.
+	// +listType=map
+	// +listMapKey=value
+	Words []Word `json:"words,omitempty"`
+}
+
+// Word is a value of a property, and what a device says and takes for it.
+type Word struct {
+	// Value is the value of the property.
+	// +required
+	Value Value `json:"value"`
+	// Read is what the device may say for the value, before any scale; what is written, or else the value itself, when empty.
+	Read []Value `json:"read,omitempty"`
+	// Write is what is written to the device for the value; the first of read, or else the value itself, when empty.
+	Write Value `json:"write,omitempty"`
+}
+
+// Reads is what the device may say for the value.
+func (w Word) Reads() []Value {
+	if len(w.Read) > 0 {
+		return w.Read
+	}
+	return []Value{w.Writes()}
+}
+
+// Writes is what is written to the device for the value.
+func (w Word) Writes() Value {
+	if w.Write == "" && len(w.Read) > 0 {
+		return w.Read[0]
+	}
+	return cmp.Or(w.Write, w.Value)
 }
 
 // Property returns the property of that name.
@@ -425,6 +471,9 @@ func (m DeviceModel) Validate() error {
 		protocols.check(&p, at+".protocol", strings.ToLower(pv.Protocol))
 		for j, v := range pv.Visitors {
 			v.check(&p, fmt.Sprintf("%s.visitors[%d]", at, j), seen)
+			if prop, ok := m.Property(v.PropertyName); ok {
+				v.checkWords(&p, fmt.Sprintf("%s.visitors[%d]", at, j), prop)
+			}
 		}
 	}
 	return p.err()
@@ -447,6 +496,49 @@ func (v Visitor) checkCycles(p *causeList, at string) {
 	if v.Deadband < 0 || math.IsNaN(v.Deadband) {
 		p.add(at+".deadband", "%v: must be 0 or more", v.Deadband)
 	}
+	v.checkTexts(p, at)
+}
+
+const maxNotAvailable = 64
+
+// checkTexts checks what can be said of the device's words without the model.
+func (v Visitor) checkTexts(p *causeList, at string) {
+	if len(v.NotAvailable) > maxNotAvailable {
+		p.add(at+".notAvailable", "has %d entries; at most %d are taken", len(v.NotAvailable), maxNotAvailable)
+		return
+	}
+	for i, text := range v.NotAvailable {
+		if text == "" {
+			p.add(fmt.Sprintf("%s.notAvailable[%d]", at, i), "is empty: say what the device sends when it has no value, such as 0xFFFF")
+		}
+	}
+	p.tooMany(at+".words", len(v.Words))
+	said, values := map[Value]Value{}, map[Value]bool{}
+	for i, w := range v.Words {
+		at := fmt.Sprintf("%s.words[%d]", at, i)
+		switch {
+		case w.Value == "":
+			p.add(at+".value", "is required: the value of the property")
+		case values[w.Value]:
+			p.add(at+".value", "%s is there twice: give all that the device says for it in one read", clipText(string(w.Value)))
+		}
+		values[w.Value] = true
+		for j, text := range w.Reads() {
+			if other, ok := said[text]; ok {
+				p.add(fmt.Sprintf("%s.read[%d]", at, j), "%s is what the device says for %s, too", clipText(string(text)), clipText(string(other)))
+			}
+			said[text] = w.Value
+		}
+	}
+}
+
+// checkWords checks the values of the words against the property.
+func (v Visitor) checkWords(p *causeList, at string, prop Property) {
+	for i, w := range v.Words {
+		if w.Value != "" {
+			p.addErr(fmt.Sprintf("%s.words[%d].value", at, i), prop.Check([]byte(w.Value)))
+		}
+	}
 }
 
 func (p Property) check(found *causeList, at string) {
@@ -463,6 +555,7 @@ func (p Property) check(found *causeList, at string) {
 	if (p.Minimum != nil || p.Maximum != nil) && !slices.Contains([]DataType{TypeInt, TypeFloat, TypeDouble}, p.dataType()) {
 		found.add(at+".minimum", "a range is for int, float and double, not for %s", p.dataType())
 	}
+	p.checkShown(found, at)
 	for i, v := range p.Enum {
 		if err := (Property{Name: p.Name, Type: p.Type}).Check([]byte(v)); err != nil {
 			found.addErr(fmt.Sprintf("%s.enum[%d]", at, i), err)
@@ -471,6 +564,75 @@ func (p Property) check(found *causeList, at string) {
 	if p.AtBoot == BootSafe {
 		found.addErr(at+".safeValue", p.Check([]byte(p.SafeValue)))
 	}
+}
+
+const (
+	maxTitle    = 128
+	maxQuantity = 63
+)
+
+// checkShown checks how values are shown.
+func (p Property) checkShown(found *causeList, at string) {
+	number := slices.Contains([]DataType{TypeInt, TypeFloat, TypeDouble}, p.dataType())
+	if utf8.RuneCountInString(p.Title) > maxTitle || strings.ContainsFunc(p.Title, unicode.IsControl) {
+		found.add(at+".title", "%s: must be at most %d characters, in one line", clipText(p.Title), maxTitle)
+	}
+	if len(p.Quantity) > maxQuantity || strings.Trim(p.Quantity, "abcdefghijklmnopqrstuvwxyz0123456789_") != "" {
+		found.add(at+".quantity", "%s: must be a device class of Home Assistant, such as temperature or carbon_dioxide: at most %d characters of a–z, 0–9 and '_'", clipText(p.Quantity), maxQuantity)
+	}
+	switch {
+	case p.Step == 0:
+	case !number:
+		found.add(at+".step", "is for int, float and double, not for %s", p.dataType())
+	case p.Step < 0 || math.IsNaN(p.Step) || math.IsInf(p.Step, 0):
+		found.add(at+".step", "%v: must be above 0, such as 0.1", p.Step)
+	case p.dataType() == TypeInt && (p.Step != math.Trunc(p.Step) || p.Step >= 1<<53):
+		found.add(at+".step", "%v: must be a whole number for an int", p.Step)
+	}
+	if p.Counter && !number {
+		found.add(at+".counter", "is for int, float and double, not for %s", p.dataType())
+	}
+}
+
+// Rounded returns the multiple of the property's step that is nearest to a value, with as many digits as the step has. A text that is
+// no number, and any value without a step, is returned unchanged.
+func (p Property) Rounded(value string) string {
+	if p.Step <= 0 {
+		return value
+	}
+	switch p.dataType() {
+	case TypeInt:
+		n, err := strconv.ParseInt(value, 10, 64)
+		step := int64(p.Step)
+		if err != nil || step <= 1 {
+			return value
+		}
+		rest := n % step
+		down := n - rest
+		switch {
+		case rest >= step-rest && down <= math.MaxInt64-step:
+			down += step
+		case -rest >= step+rest && down >= math.MinInt64+step:
+			down -= step
+		}
+		return strconv.FormatInt(down, 10)
+	case TypeFloat, TypeDouble:
+		x, err := strconv.ParseFloat(value, 64)
+		n := math.Round(x / p.Step)
+		if err != nil || math.IsNaN(n) || math.Abs(n) >= 1<<53 {
+			return value // finer than a float can be
+		}
+		_, digits, _ := strings.Cut(strconv.FormatFloat(p.Step, 'f', -1, 64), ".")
+		text := strconv.FormatFloat(n*p.Step+0, 'f', len(digits), 64)
+		if len(digits) > 0 {
+			text = strings.TrimRight(strings.TrimRight(text, "0"), ".")
+		}
+		if text == "-0" {
+			return "0"
+		}
+		return text
+	}
+	return value
 }
 
 // CheckDesired reports whether value may be a property's desired value.

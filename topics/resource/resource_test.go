@@ -85,6 +85,76 @@ func TestAConfigurationTakesNumbersAndBooleansForTheirText(t *testing.T) {
 	require.Equal(t, map[string]Value{"address": "40072", "scale": "0.1", "retain": "true", "register": "holding"}, m.Visitors("modbus")[0].Config)
 }
 
+func TestAModelSaysHowValuesAreShown(t *testing.T) {
+	m := func(p Property, v Visitor) DeviceModel {
+		p.Name, v.PropertyName = "p", "p"
+		m := DeviceModel{Spec: DeviceModelSpec{Properties: []Property{p}, PropertyVisitors: []ProtocolVisitors{{Protocol: "x", Visitors: []Visitor{v}}}}}
+		m.Metadata.Name = "m"
+		return m
+	}
+	require.NoError(t, m(Property{Title: "Flow temperature", Type: TypeDouble, Quantity: "temperature", Step: 0.1, Counter: true},
+		Visitor{NotAvailable: []Value{"0xFFFF"}}).Validate())
+	words := []Word{{Value: "locked", Read: []Value{"LOCKED"}, Write: "LOCK"}, {Value: "unlocked", Read: []Value{"UNLOCKED", "UNLATCHED"}}}
+	require.NoError(t, m(Property{Enum: []Value{"locked", "unlocked"}}, Visitor{Words: words}).Validate())
+	for says, m := range map[string]DeviceModel{
+		"spec.properties[0].title: ":                                        m(Property{Title: strings.Repeat("ü", 129)}, Visitor{}),
+		"spec.properties[0].quantity: \"Energy\": must be a device class":   m(Property{Quantity: "Energy"}, Visitor{}),
+		"spec.properties[0].step: is for int, float and double, not for st": m(Property{Step: 1}, Visitor{}),
+		"spec.properties[0].step: -1: must be above 0":                      m(Property{Type: TypeFloat, Step: -1}, Visitor{}),
+		"spec.properties[0].step: 0.5: must be a whole number for an int":   m(Property{Type: TypeInt, Step: 0.5}, Visitor{}),
+		"spec.properties[0].counter: is for int, float and double":          m(Property{Counter: true}, Visitor{}),
+		"spec.propertyVisitors[0].visitors[0].notAvailable[0]: is empty":    m(Property{}, Visitor{NotAvailable: []Value{""}}),
+		"spec.propertyVisitors[0].visitors[0].notAvailable: has 65 entries": m(Property{}, Visitor{NotAvailable: make([]Value, 65)}),
+		"spec.propertyVisitors[0].visitors[0].words[0].value: is required":  m(Property{}, Visitor{Words: []Word{{Read: []Value{"1"}}}}),
+		"spec.propertyVisitors[0].visitors[0].words[1].value: \"a\" is there twice": m(Property{}, Visitor{Words: []Word{
+			{Value: "a", Read: []Value{"1"}}, {Value: "a", Read: []Value{"2"}},
+		}}),
+		"spec.propertyVisitors[0].visitors[0].words[1].read[0]: \"1\" is what the device says for \"a\", too": m(Property{}, Visitor{Words: []Word{
+			{Value: "a", Read: []Value{"1"}}, {Value: "b", Read: []Value{"1"}},
+		}}),
+		"spec.propertyVisitors[0].visitors[0].words[0].value: \"locked\" is not one of open": m(Property{Enum: []Value{"open"}}, Visitor{Words: words}),
+	} {
+		require.ErrorContains(t, m.Validate(), says)
+	}
+	d := Device{Spec: DeviceSpec{PropertyVisitors: []Visitor{{PropertyName: "p", Words: words}}}}
+	require.ErrorContains(t, d.CheckModel(m(Property{Enum: []Value{"open"}}, Visitor{})), "spec.propertyVisitors[0].words[0].value: \"locked\" is not one of open")
+}
+
+func TestAValueIsAsShortAsItsStep(t *testing.T) {
+	for _, c := range []struct {
+		typ        DataType
+		step       float64
+		value, out string
+	}{
+		{TypeFloat, 0.0001, "0.23010000610351564", "0.2301"},
+		{TypeDouble, 0.1, "21.57", "21.6"},
+		{TypeDouble, 0.1, "-0.04", "0"},
+		{TypeDouble, 0.25, "21.3", "21.25"},
+		{TypeDouble, 10, "1234.5", "1230"},
+		{TypeDouble, 5, "100", "100"},
+		{TypeDouble, 0.1, "1e300", "1e300"},
+		{TypeDouble, 0.1, "hot", "hot"},
+		{TypeDouble, 0, "0.123", "0.123"},
+		{TypeInt, 10, "124", "120"},
+		{TypeInt, 10, "-125", "-130"},
+		{TypeInt, 10, "-124", "-120"},
+		{TypeInt, 1, "9223372036854775807", "9223372036854775807"},
+		{TypeInt, 10, "9223372036854775807", "9223372036854775800"},
+		{TypeString, 1, "7.5", "7.5"},
+	} {
+		require.Equal(t, c.out, Property{Type: c.typ, Step: c.step}.Rounded(c.value), "%v", c)
+	}
+}
+
+func TestAnUnknownValueIsNotBehind(t *testing.T) {
+	value := &TwinValue{Value: "20", Ver: 3}
+	list := TwinConditions(nil, map[string]TwinProperty{"level": {Desired: value, Problem: &Problem{Code: ValueUnknown, Message: "none"}}}, time.Unix(1_700_000_000, 0))
+	c := findCondition(list, ConditionInSync)
+	require.Equal(t, "Unknown Unread level", c.Status+" "+c.Reason+" "+c.Message)
+	list = TwinConditions(nil, map[string]TwinProperty{"level": {Desired: value, Problem: &Problem{Code: ReadFailed}}}, time.Unix(1_700_000_000, 0))
+	require.Equal(t, "False", findCondition(list, ConditionInSync).Status)
+}
+
 func TestCheckValues(t *testing.T) {
 	for _, tt := range []struct {
 		p     Property

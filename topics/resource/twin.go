@@ -116,6 +116,11 @@ func (p Property) compare(t *TwinProperty) (known bool) {
 	return t.Desired != nil || t.Reported != nil || t.Override != nil || t.Refused != nil || t.Problem != nil || t.Conflict != nil
 }
 
+// isUnknown reports whether nobody knows if the property is in sync, because its value can't be understood.
+func (t TwinProperty) isUnknown() bool {
+	return !t.InSync && t.Reported == nil && t.Refused == nil && t.Problem != nil && t.Problem.Code == ValueUnknown
+}
+
 func twinValue(s StoredValue, ok bool) *TwinValue {
 	if !ok {
 		return nil
@@ -274,10 +279,12 @@ func twinConditions(prev []Condition, twin map[string]TwinProperty, outdated str
 		switch {
 		case !t.InSync && t.Refused == nil && !here:
 			local = append(local, name+" is reported on the node only")
+		case t.isUnknown():
+			unsure = append(unsure, name)
 		case !t.InSync:
 			behind = append(behind, name)
 		}
-		if !t.InSync && (t.Refused == nil && here || t.Refused != nil && t.Refused.Code == RefusedForNow) {
+		if !t.InSync && !t.isUnknown() && (t.Refused == nil && here || t.Refused != nil && t.Refused.Code == RefusedForNow) {
 			why = ReasonWaiting
 		}
 		if p := t.Problem; p != nil {
