@@ -242,7 +242,7 @@ func (u *Upgrader) noteStuck(up upgradeRecord, why error) (again time.Duration) 
 // host's. One that is interrupted again and again fails: it may be what ends the agent, or the host.
 func (up upgradeRecord) resumed(runsNew bool, boot string) (r stepResult, now upgradeRecord, why error) {
 	row, known := stepTable[up.Step]
-	if !known {
+	if !known || row.take == nil { // Preparing and Probation are no step of a record
 		up.Step = stepTrial // whatever it was: it is rolled back
 		return resultFailed, up, failf(resource.UpgradeFailedInterrupted, "the state has a step that this version does not know")
 	}

@@ -138,6 +138,8 @@ func TestWhatAnInterruptedUpgradeGoesOnWith(t *testing.T) {
 		{step: stepTakeOver, boot: "1", result: resultFailed, reason: resource.UpgradeFailedAgent},
 		{step: stepTakeOver, boot: "2", result: resultKilled},
 		{step: "of another version", result: resultFailed, reason: resource.UpgradeFailedInterrupted},
+		{step: stepPrepare, result: resultFailed, reason: resource.UpgradeFailedInterrupted}, // written by no agent
+		{step: stepProbation, result: resultFailed, reason: resource.UpgradeFailedInterrupted},
 	} {
 		r, now, why := upgradeRecord{Step: c.step, Resumed: c.resumed, AgentBoot: "1"}.resumed(c.runsNew, c.boot)
 		require.Equal(t, c.result, r, "%+v", c)
