@@ -23,7 +23,7 @@ UNIT = $$(go list ./... | grep -Ev '/test/(e2e|interop|flood|kube|chaos|bench)(/
 PROGRAMS := ./cloud/cmd/... ./edge/cmd/... ./mappers/cmd/...
 
 # Tests of whole programs that need root: loop mounts and namespaces. And those that `make e2e` runs in part.
-ROOTED := FullDisk|PowerCut|ReadOnlyDisk|BadNetwork|NetworkNamespace|OnAHost|OnHosts
+ROOTED := FullDisk|AnotherNamespace|PowerCut|ReadOnlyDisk|BadNetwork|NetworkNamespace|OnAHost|OnHosts
 IN_PART := KilledAtEveryStep|KilledInARollBack|EachDamagedFile
 
 # Tests mostly wait for what they test, not for the processor: more of them run at a time than there are processors.
@@ -70,7 +70,7 @@ interop: needs needs-clients $(TOOLS)/gotestsum $(TOOLS)/kubectl build ## try th
 
 .PHONY: chaos
 chaos: needs $(TOOLS)/gotestsum build ## break links, kill programs and cut power, ROUNDS times, and set clocks, CLOCK_ROUNDS times (SEED repeats a run); and what needs root
-	@$(call TESTS,root,./test/e2e ./test/e2e/upgrade ./broker/journal ./broker/wal,-count=1 -timeout 10m -run '$(ROOTED)|$(IN_PART)',ROOT_TESTS=1 ALL_TESTS=1)
+	@$(call TESTS,root,./test/e2e ./test/e2e/upgrade ./broker/journal ./broker/wal ./test/disk,-count=1 -timeout 10m -run '$(ROOTED)|$(IN_PART)',ROOT_TESTS=1 ALL_TESTS=1)
 	@rm -f .out/chaos.txt
 	@status=0; ROOT_TESTS=1 CHAOS_SUMMARY=$(CURDIR)/.out/chaos.txt $(STAGE) chaos $(GOTESTSUM) --jsonfile .out/chaos.json -- \
 		-count=1 -timeout $$((20 + (ROUNDS + CLOCK_ROUNDS) / 2))m ./test/chaos || status=$$?; \

@@ -36,6 +36,10 @@ func New(t testing.TB, megabytes int) *Disk {
 	}
 	base := t.TempDir()
 	d := &Disk{Dir: filepath.Join(base, "mnt"), image: filepath.Join(base, "image")}
+	if err := shareMounts(base); err != nil {
+		missingTools(t, "no directory can be mounted here: "+err.Error())
+	}
+	t.Cleanup(func() { _ = syscall.Unmount(base, syscall.MNT_DETACH) })
 	if err := d.make(int64(megabytes) << 20); err != nil {
 		t.Fatal(err)
 	}
@@ -75,6 +79,15 @@ func (d *Disk) mount() error {
 	err := runCommand("mount", "-o", "loop,noatime,errors=remount-ro,commit=300", d.image, d.Dir)
 	d.mounted = err == nil
 	return err
+}
+
+// shareMounts makes dir a place whose mounts, and their ends, are seen in namespaces that are made later: `ip netns exec`,
+// in another test, copies all mounts into one, and would keep a file system that is unmounted here.
+func shareMounts(dir string) error {
+	if err := runCommand("mount", "--bind", dir, dir); err != nil {
+		return err
+	}
+	return runCommand("mount", "--make-shared", dir)
 }
 
 // unmount waits for the last user of a file to be gone, which a killed process may
