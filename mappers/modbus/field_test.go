@@ -195,6 +195,9 @@ func TestWhatDoesNotFitIsRefused(t *testing.T) {
 		"type=int64":             {"9223372036854775808"},
 		"type=float32":           {"1e39"},
 		"type=int16 scale=0.001": {"33"},
+		"type=float64 scale=0.1": {"1e308"},
+		"type=uint64 bits=0-59":  {"-1", "1152921504606846976"},
+		"type=uint64 bits=0-63":  {"18446744073709551616"},
 	} {
 		p := mappers.Property{Name: "p", Type: mappers.Double, Writable: true, Config: map[string]string{"register": "holding", "address": "1"}}
 		for _, kv := range strings.Fields(config) {

@@ -446,6 +446,32 @@ func TestAScaleIsReadWithItsValue(t *testing.T) {
 	require.Equal(t, "1.5", near)
 }
 
+// TestAScaleIsReadWithItsValueInTheLastRegister, on either side of it.
+func TestAScaleIsReadWithItsValueInTheLastRegister(t *testing.T) {
+	s := newServer(t)
+	s.set(1, 65534, 1, 2)
+	scaled := func(name, address, from string) mappers.Property {
+		return newProperty(name, mappers.Double, false, "register", "holding", "address", address, "type", "int16", "scaleFrom", from)
+	}
+	session := openDevice(t, s.device("1", scaled("value", "65535", "65534"), scaled("scale", "65534", "65535")))
+	require.Equal(t, "20", session.get(t, "value"))
+	require.Equal(t, "100", session.get(t, "scale"))
+	require.Equal(t, []string{"1 holding 65534+2", "1 holding 65534+2"}, s.took())
+}
+
+// TestAScaleThatIsBeyondAllNumbers makes no number of a register, and writes none.
+func TestAScaleThatIsBeyondAllNumbers(t *testing.T) {
+	for scale, exponent := range map[string]uint16{"1e+300": 10, "1e-320": 0xfff6} {
+		s := newServer(t)
+		s.set(1, 0, 0, exponent)
+		session := openDevice(t, s.device("1", newProperty("p", mappers.Int, true, "register", "holding", "address", "0", "type", "int16", "scale", scale, "scaleFrom", "1")))
+		got, err := session.ReadBatch(t.Context(), []string{"p"})
+		require.NoError(t, err)
+		require.ErrorContains(t, got["p"].Err, "Unknown: the scale "+scale)
+		require.ErrorContains(t, session.Write(t.Context(), "p", "0"), "Unknown: the scale "+scale)
+	}
+}
+
 func TestSomeBitsOfARegisterAreWrittenAlone(t *testing.T) {
 	s := newServer(t)
 	s.set(1, 0, 0xf0ff)

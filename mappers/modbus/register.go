@@ -247,7 +247,8 @@ func (f *registerField) span() (address, size uint16) {
 		return f.address, f.words
 	}
 	address = min(f.address, f.factorAddress)
-	return address, max(f.address+f.words, f.factorAddress+1) - address
+	end := max(int(f.address)+int(f.words), int(f.factorAddress)+1) // 65536 with the last register
+	return address, uint16(end - int(address))
 }
 
 var registerTables = map[string]registerTable{
@@ -634,7 +635,11 @@ func (f *registerField) factor() (float64, error) {
 	case !f.exponentKnown:
 		return 0, mappers.Refuse(mappers.Unknown, "the scale in register %d is not known", f.factorAddress)
 	}
-	return f.scale * math.Pow10(f.exponent), nil
+	x := f.scale * math.Pow10(f.exponent)
+	if x == 0 || math.IsInf(x, 0) {
+		return 0, mappers.Refuse(mappers.Unknown, "the scale %g with the power of ten %d of register %d is beyond all numbers", f.scale, f.exponent, f.factorAddress)
+	}
+	return x, nil
 }
 
 // maxExponent is the largest power of ten that SunSpec knows.
@@ -803,7 +808,7 @@ func (f *registerField) number(text string, x float64) (n uint64, ok bool) {
 	switch {
 	case f.width > 0:
 		x = math.Round(x)
-		if x < 0 || x > float64(f.mask()) {
+		if x < 0 || x >= math.Ldexp(1, int(f.width)) {
 			return 0, false
 		}
 		return uint64(x) << f.bit, true
@@ -838,5 +843,5 @@ func (f *registerField) number(text string, x float64) (n uint64, ok bool) {
 	if bits == 32 {
 		return uint64(math.Float32bits(float32(x))), !math.IsInf(float64(float32(x)), 0)
 	}
-	return math.Float64bits(x), true
+	return math.Float64bits(x), !math.IsInf(x, 0)
 }
