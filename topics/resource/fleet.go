@@ -63,9 +63,8 @@ type UpdateSchedule struct {
 	// At is when the window opens, as a cron expression of five fields: minute, hour, day of the month, month and day of the
 	// week; or as a name such as @daily. At most 1,000 characters.
 	At string `json:"at"`
-	// TimeZone is the time zone of at, such as Europe/Berlin. Local is the time zone in the node's annotation
-	// edgebus.io/time-zone. For a node without it, Local is the time zone of the host in spec.updatePolicy of a Node, and UTC
-	// in a rolloutPolicy.
+	// TimeZone is the time zone of at, such as Europe/Berlin. In spec.updatePolicy of a Node, Local is the time zone of the
+	// host. In a rolloutPolicy it is the one in the node's annotation edgebus.io/time-zone, and UTC for a node without it.
 	// +default=Local
 	TimeZone string `json:"timeZone,omitempty"`
 	// StartGraceDuration is how long the window stays open, at least 1m, such as 2h; 1h when empty.

@@ -42,7 +42,9 @@ var (
 	keyLastDelete = []byte("lastDelete")
 )
 
-const formatVersion = 2
+// formatVersion rises with what is in the file, the JSON of records included: a hub that reads it with other names would take what
+// was revoked for what was not.
+const formatVersion = 3
 
 var errRecord = errors.New("damaged record")
 
