@@ -33,6 +33,8 @@ func TestDecodeAndEncode(t *testing.T) {
 		{mappers.Float, "type=int16 scale=0.1", []uint16{215}, "21.5"},
 		{mappers.Float, "type=int16 scale=0.1 offset=-40", []uint16{615}, "21.5"},
 		{mappers.Float, "type=uint16 scale=0.001", []uint16{3}, "0.003"},
+		{mappers.Double, "type=uint64 scale=0.1", []uint16{0, 0x011f, 0x71fb, 0x04cb}, "123456789012.3"},
+		{mappers.Double, "type=int64 scale=0.001", []uint16{0, 0, 0, 215}, "0.215"},
 		{mappers.Int, "type=int16 scale=10", []uint16{0xfffe}, "-20"},
 		{mappers.Int, "limit=2", []uint16{0, 7}, "7"},
 		{mappers.Float, "limit=1 scale=0.5", []uint16{3}, "1.5"},

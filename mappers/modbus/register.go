@@ -721,7 +721,11 @@ func (f *registerField) format(x float64) (string, error) {
 		}
 		return strconv.FormatInt(int64(x), 10), nil
 	}
-	if short, err := strconv.ParseFloat(strconv.FormatFloat(x, 'g', 12, 64), 64); err == nil && (f.kind != kindFloat || f.words == 2) {
+	digits := 12
+	if f.words == 4 && f.offset == 0 {
+		digits = 15 // a counter of 64 bits has them; an offset may leave fewer that are right
+	}
+	if short, err := strconv.ParseFloat(strconv.FormatFloat(x, 'g', digits, 64), 64); err == nil && (f.kind != kindFloat || f.words == 2) {
 		x = short
 	}
 	if math.IsInf(x, 0) {
