@@ -318,9 +318,10 @@ protocol is "modbus". The Device says where it is:
 
 and its model's visitors say which register is which property:
 
-  register:  coil, discrete-input, holding or input    address: "0"
-  type:      bool int16 uint16 int32 uint32 int64 uint64 float32 float64    bit: "3"
-  scale: "0.1"   offset: "-40"   wordOrder: low-first   byteOrder: little
+  register:  coil, discrete-input, holding or input    address: 0
+  type:      bool int16 uint16 int32 uint32 int64 uint64 float32 float64
+             bcd16 bcd32 unixtime32 string (length: 8)     bit: 3   bits: 4-7
+  scale: 0.1   scaleFrom: 40076   offset: -40   wordOrder: low-first   byteOrder: little
 
 KubeEdge's spellings (HoldingRegister, offset, limit, isSwap, isRegisterSwap) are understood, too.
 mapper-modbus simulate is a device to try it on.`,
