@@ -282,12 +282,12 @@ func editUsers[T Hub | Core](program, file string, edit func([]byte) ([]byte, er
 		return err
 	}
 	defer os.RemoveAll(dir)
-	trial := filepath.Join(dir, filepath.Base(file)) // which errors name
+	trial := filepath.Join(dir, filepath.Base(file))
 	if err := os.WriteFile(trial, text, 0o600); err != nil {
 		return err
 	}
 	if _, err := Load[T](program, trial, nil); err != nil {
-		return err
+		return errors.New(strings.ReplaceAll(err.Error(), trial, file)) // the trial is gone when this is read
 	}
 	return WriteFileLike(file, file, text)
 }

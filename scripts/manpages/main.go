@@ -137,10 +137,10 @@ func (p manPage) text() string {
 	return b.String()
 }
 
-// escapeText has roff print a line as it is.
+// escapeText has roff print a line as it is, without the typographic quotes and accents that it makes of these characters: commands are copied from pages.
 func escapeText(line string) string {
-	line = strings.NewReplacer(`\`, `\e`, "-", `\-`).Replace(line)
-	if strings.HasPrefix(line, ".") || strings.HasPrefix(line, "'") {
+	line = strings.NewReplacer(`\`, `\e`, "-", `\-`, "'", `\(aq`, "`", `\(ga`, "^", `\(ha`, "~", `\(ti`).Replace(line)
+	if strings.HasPrefix(line, ".") {
 		line = `\&` + line
 	}
 	return line

@@ -14,7 +14,7 @@ import (
 
 func TestHelpBecomesAPage(t *testing.T) {
 	page := manPage{name: "x", section: "8", summary: "does -x", also: []string{"y(1)"}, help: `x does it,
-.as told in C:\temp.
+.as told in C:\temp, ~ and ^.
 
 Usage:
   x [flags]
@@ -31,7 +31,7 @@ Use "x [command] --help" for more information about a command.
 x \- does \-x
 .SH DESCRIPTION
 x does it,
-\&.as told in C:\etemp.
+\&.as told in C:\etemp, \(ti and \(ha.
 .PP
 .SH USAGE
 .nf
@@ -41,7 +41,7 @@ x does it,
 .SH FLAGS
 .TP
 \fB\-o, \-\-output string\fR
-\&'table' or *json*
+\(aqtable\(aq or *json*
 .TP
 \fB\-\-once\fR
 print once

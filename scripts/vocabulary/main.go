@@ -130,12 +130,8 @@ func glossaryWords(text string) (words []string) {
 
 // isKnown is whether a word, or what it is the plural of, is in a vocabulary.
 func isKnown(known map[string]bool, word string) bool {
-	for _, singular := range []string{word, strings.TrimSuffix(word, "s"), strings.TrimSuffix(word, "es"), strings.TrimSuffix(word, "ies") + "y"} {
-		if known[singular] {
-			return true
-		}
-	}
-	return false
+	stem, plural := strings.CutSuffix(word, "ies")
+	return known[word] || known[strings.TrimSuffix(word, "s")] || known[strings.TrimSuffix(word, "es")] || plural && known[stem+"y"]
 }
 
 // packageLevel are the names that a file declares for its package, but for tests, whose names say what they show.
