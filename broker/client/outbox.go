@@ -37,7 +37,7 @@ func finishAll(all []*outgoingPublish, err error) {
 // outbox is the table of the publishes without an outcome, in the order in which they were published. Those before next are on their
 // way over this connection. Client.mu guards it.
 type outbox struct {
-	all    list.List     // of *outgoing
+	all    list.List     // of *outgoingPublish
 	next   *list.Element // the first that waits; nil: none does
 	byID   map[uint16]*outgoingPublish
 	lastID uint16

@@ -35,7 +35,7 @@ func newSightingIndex() *sightingIndex {
 	}
 }
 
-// putNested, add and drop change a map of maps, of which none is empty.
+// putNested, addNested and dropNested change a map of maps, of which none is empty.
 func putNested[A, B comparable, V any](m map[A]map[B]V, a A, b B, value V) {
 	if m[a] == nil {
 		m[a] = make(map[B]V)
@@ -169,7 +169,7 @@ func (x *sightingIndex) setHandler(a topics.Address, r resource.HandlerReport, t
 	return x.setSign(a.Node, "handler/"+a.Device, there)
 }
 
-// setDiscoverer notes the presence of a node's edgediscovery, online or offline; not there: it never ran. It reports as handler does.
+// setDiscoverer notes the presence of a node's edgediscovery, online or offline; not there: it never ran. It reports as setHandler does.
 func (x *sightingIndex) setDiscoverer(node string, there bool) (turned bool) {
 	x.mu.Lock()
 	defer x.mu.Unlock()

@@ -10,7 +10,7 @@ import (
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
-// told waits until something of that reason was told, and gives all that was.
+// awaitEvent waits until something of that reason was told, and gives all that was.
 func (r *rig) awaitEvent(reason string) (last resource.Occurrence) {
 	r.t.Helper()
 	require.Eventually(r.t, func() bool {

@@ -82,6 +82,10 @@ func New(o Options) http.Handler {
 	s.discover(mux)
 	mux.HandleFunc("GET /apis/{group}/{version}/watch/", func(w http.ResponseWriter, r *http.Request) { // the older paths of watches
 		at, q := strings.Split(strings.Trim(r.URL.Path, "/"), "/"), r.URL.Query()
+		if len(at) < 5 { // nothing stands behind /watch/
+			s.other(w, r)
+			return
+		}
 		as := r.Clone(r.Context())
 		as.URL.Path = "/" + strings.Join(append(at[:3:3], httpserver.ParseOldWatchPath(q, at[4:])...), "/")
 		as.URL.RawPath, as.URL.RawQuery = "", q.Encode()

@@ -121,4 +121,7 @@ func TestOldPathsOfClients(t *testing.T) {
 	for _, path := range []string{"/version/", "/apis/", "/api/v1/", canonicalRoot + "/"} {
 		require.Equal(t, 200, getJSON(t, url+path, nil), path)
 	}
+	for _, path := range []string{"/watch/", "/watch/%2F"} {
+		require.Equal(t, 404, getJSON(t, url+canonicalRoot+path, nil), path)
+	}
 }

@@ -46,7 +46,7 @@ func (w *probationWatch) interval() time.Duration {
 	return max(10*time.Millisecond, min(probeInterval, w.config.Away/5))
 }
 
-// newHostOnProbation is the probation of an upgrade that has succeeded; nil: it has changed nothing of the core, or the node's settings want none.
+// begin makes the probation of an upgrade that has succeeded; nil: it has changed nothing of the core, or the node's settings want none.
 func (w *probationWatch) begin(up upgradeRecord) *probationRecord {
 	if w.config.Time == 0 || up.Order.Version != "" && up.Order.Version == up.From {
 		return nil

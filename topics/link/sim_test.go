@@ -79,7 +79,7 @@ func (s *simulation) snapshot() {
 	s.oldO, s.oldR = append(s.oldO, s.od.clone()), append(s.oldR, s.rd.clone())
 }
 
-// flush is what hosts do: commit, then send.
+// flushOwner is what hosts do: commit, then send.
 func (s *simulation) flushOwner() bool {
 	s.od.commit(s.o.TakeChanges())
 	out := s.o.Messages()

@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// content of a table as it says itself; it fails if a record could be shorter.
+// tableContent is the content of a table as it says itself; it fails if a record could be shorter.
 func tableContent(t *testing.T, x *keyTable) map[string]string {
 	t.Helper()
 	all, last := map[string]string{}, ""

@@ -221,7 +221,7 @@ func (k FileIdentity) CheckInPlace() error {
 
 const removedAdvice = "stop the program, put the data directory back as it was or restore it from a backup, and start the program again"
 
-// guardInterval is how often a Guard looks.
+// guardInterval is how often a DirGuard looks.
 const guardInterval = 250 * time.Millisecond
 
 // DirGuard checks again and again that a data directory in use is in place.
@@ -231,7 +231,7 @@ type DirGuard struct {
 	gone   atomic.Pointer[error]
 }
 
-// Guard makes a Guard of the directory, with further checks.
+// Guard makes a DirGuard of the directory, with further checks.
 func (d *Dir) Guard(log zerolog.Logger, checks ...func() error) *DirGuard {
 	return &DirGuard{checks: append([]func() error{d.CheckInPlace}, checks...), log: log}
 }

@@ -53,8 +53,8 @@ type connLimit struct {
 
 	mu      sync.Mutex
 	hosts   map[string]int
-	idle    list.List // of *conn, idle for longest first
-	waiting list.List // of *conn, oldest first
+	idle    list.List // of *limitedConn, idle for longest first
+	waiting list.List // of *limitedConn, oldest first
 }
 
 // newConnLimit gives one host at most half of the connections: clients have not signed in when they connect.

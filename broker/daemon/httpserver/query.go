@@ -24,7 +24,7 @@ func IsQueryTrue(query url.Values, name string) bool {
 }
 
 // ParseOldWatchPath reads what stands behind /watch/ in Kubernetes' older paths of watches: the collection that is meant, and into the query
-// that it is a watch, and of which object, if there is a name.
+// that it is a watch, and of which object, if there is a name. There is at least one part.
 func ParseOldWatchPath(query url.Values, parts []string) (collection []string) {
 	query.Set("watch", "true")
 	plural := 0

@@ -150,7 +150,7 @@ type WatchTurns struct {
 	taken chan struct{}
 }
 
-// NewWatchTurns makes Turns, none of which are taken.
+// NewWatchTurns makes WatchTurns, none of which are taken.
 func NewWatchTurns() *WatchTurns { return &WatchTurns{make(chan struct{}, runtime.GOMAXPROCS(0))} }
 
 // Take waits for a turn, and keeps it until leave is called, or for 1 ms.

@@ -82,7 +82,7 @@ func overriddenOrWaiting(twin map[string]resource.TwinProperty) (instead []strin
 	return instead, waits
 }
 
-// offlineReason lists the devices that are not online, by reason.
+// notOnline lists the devices that are not online, by reason.
 func (d *nodeDiagnosis) notOnline(f facts) {
 	type cause struct{ reason, message string }
 	by := map[cause][]string{}

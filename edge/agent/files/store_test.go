@@ -123,7 +123,7 @@ func linkFile(path, target string) resource.RenderedFile {
 	return resource.RenderedFile{Path: path, Type: resource.FileLink, Target: target}
 }
 
-// tree describes what is below a directory, without the files that updates make for themselves: these are counted.
+// describeTree describes what is below a directory, without the files that updates make for themselves: these are counted.
 func describeTree(t testing.TB, root string) (tree map[string]string, own []string) {
 	t.Helper()
 	tree = map[string]string{}

@@ -51,7 +51,7 @@ func exchangeAt(from *os.Root, name string, to *os.Root, other string) error {
 	return withDirFDs("exchange", from, to, func(from, to int) error { return unix.Renameat2(from, name, to, other, unix.RENAME_EXCHANGE) })
 }
 
-// allocated is how much room a file takes on its file system, in bytes.
+// allocatedBytes is how much room a file takes on its file system, in bytes.
 func allocatedBytes(info fs.FileInfo) int64 { return info.Sys().(*syscall.Stat_t).Blocks * 512 }
 
 // nextData is where a file has data next, from an offset on; a file system that doesn't know has all of it.
