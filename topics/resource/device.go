@@ -75,6 +75,8 @@ type DeviceSpec struct {
 	// +listType=map
 	// +listMapKey=propertyName
 	Push []Push `json:"push,omitempty"`
+	// History says how the values that the device's properties had are kept.
+	History *DeviceHistory `json:"history,omitempty"`
 	// Desired are the desired values of properties, by name.
 	Desired map[string]Value `json:"desired,omitempty"`
 	// DesiredUntil are the times, in RFC 3339, after which a desired value is no longer applied, by the property's name.
@@ -484,6 +486,7 @@ func (d Device) Validate() error {
 	for i, x := range d.Spec.Push {
 		x.check(&p, fmt.Sprintf("spec.push[%d]", i))
 	}
+	d.Spec.History.check(&p, "spec.history")
 	commands, visited := uniqueNames{}, uniqueNames{}
 	for i, c := range d.Spec.Commands {
 		at := fmt.Sprintf("spec.commands[%d]", i)

@@ -83,6 +83,8 @@ type Property struct {
 	Step float64 `json:"step,omitempty"`
 	// Counter says that a number only grows, except when it begins anew, as the reading of a meter does.
 	Counter bool `json:"counter,omitempty"`
+	// History says how the values that the property had are kept.
+	History *PropertyHistory `json:"history,omitempty"`
 	// Conflict says which value is in force when an override meets a newer desired value: the desired value (cloud), the
 	// override (edge), or the later one of both (latest).
 	// +kubebuilder:validation:Enum=cloud;edge;latest
@@ -556,6 +558,7 @@ func (p Property) check(found *causeList, at string) {
 		found.add(at+".minimum", "a range is for int, float and double, not for %s", p.dataType())
 	}
 	p.checkShown(found, at)
+	p.checkHistory(found, at+".history")
 	for i, v := range p.Enum {
 		if err := (Property{Name: p.Name, Type: p.Type}).Check([]byte(v)); err != nil {
 			found.addErr(fmt.Sprintf("%s.enum[%d]", at, i), err)

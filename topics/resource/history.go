@@ -1,0 +1,105 @@
+package resource
+
+import (
+	"math"
+	"slices"
+	"time"
+)
+
+// PropertyHistory says how the values that a property had are kept.
+type PropertyHistory struct {
+	// Off says that no history of the property is kept. What there is of it is deleted.
+	Off bool `json:"off,omitempty"`
+	// Keep is how long a value is kept at most, such as 720h; while there is room for it when empty.
+	Keep string `json:"keep,omitempty"`
+	// Deadband is the least change of a number that is recorded, in the property's unit; 0: every change.
+	// +kubebuilder:validation:Minimum=0
+	Deadband float64 `json:"deadband,omitempty"`
+}
+
+// DeviceHistory says how the values that a device's properties had are kept.
+type DeviceHistory struct {
+	// Off says that no history of the device is kept. What there is of it is deleted, on the node and on the hub.
+	Off bool `json:"off,omitempty"`
+	// Keep is how long a value is kept at most, such as 720h; while there is room for it when empty. The shorter of this and of the
+	// property's is in force.
+	Keep string `json:"keep,omitempty"`
+	// NotBefore is a time, in RFC 3339: what was recorded before it is deleted, on the node and on the hub.
+	NotBefore string `json:"notBefore,omitempty"`
+}
+
+// leastKeep is the shortest time that may be set: history is deleted by the hour.
+const leastKeep = time.Hour
+
+func checkKeep(found *causeList, at, keep string) {
+	if d, err := time.ParseDuration(keep); keep != "" && (err != nil || d < leastKeep) {
+		found.add(at+".keep", "%s: must be a duration of at least 1h, such as 720h", clipText(keep))
+	}
+}
+
+func (p Property) checkHistory(found *causeList, at string) {
+	h := p.History
+	if h == nil {
+		return
+	}
+	checkKeep(found, at, h.Keep)
+	switch {
+	case h.Deadband == 0:
+	case !slices.Contains([]DataType{TypeInt, TypeFloat, TypeDouble}, p.dataType()):
+		found.add(at+".deadband", "is for int, float and double, not for %s", p.dataType())
+	case h.Deadband < 0 || math.IsNaN(h.Deadband) || math.IsInf(h.Deadband, 0):
+		found.add(at+".deadband", "%v: must be above 0, such as 0.5", h.Deadband)
+	}
+}
+
+func (h *DeviceHistory) check(found *causeList, at string) {
+	if h == nil {
+		return
+	}
+	checkKeep(found, at, h.Keep)
+	if _, err := ParseTime(h.NotBefore); h.NotBefore != "" && err != nil {
+		found.addErr(at+".notBefore", err)
+	}
+}
+
+// HistoryRule is what holds for the history of one property of one device.
+type HistoryRule struct {
+	Off       bool
+	Keep      time.Duration // 0: as long as there is room
+	NotBefore int64         // ms since 1970
+	Deadband  float64
+}
+
+// HistoryRule returns what the model and the device say of the history of a property. One that the model doesn't have has none.
+func (b Bundle) HistoryRule(property string) HistoryRule {
+	p, ok := b.Model.Property(property)
+	if !ok {
+		return HistoryRule{Off: true}
+	}
+	var r HistoryRule
+	if h := p.History; h != nil {
+		r.Off, r.Deadband = h.Off, h.Deadband
+		r.Keep, _ = time.ParseDuration(h.Keep) // checked when the model was written
+	}
+	if h := b.Device.Spec.History; h != nil {
+		r.Off = r.Off || h.Off
+		if keep, _ := time.ParseDuration(h.Keep); keep > 0 && (r.Keep == 0 || keep < r.Keep) {
+			r.Keep = keep
+		}
+		if at, err := ParseTime(h.NotBefore); err == nil && h.NotBefore != "" {
+			r.NotBefore = at.UnixMilli()
+		}
+	}
+	return r
+}
+
+// Floor is the time before which nothing is kept, in ms since 1970.
+func (r HistoryRule) Floor(now time.Time) int64 {
+	switch {
+	case r.Off:
+		return math.MaxInt64
+	case r.Keep > 0:
+		return max(r.NotBefore, now.Add(-r.Keep).UnixMilli())
+	}
+	return r.NotBefore
+}
