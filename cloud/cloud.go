@@ -21,6 +21,7 @@ import (
 	"github.com/edgebus/edgebus/broker/mqttserver"
 	"github.com/edgebus/edgebus/broker/tree"
 	"github.com/edgebus/edgebus/cloud/api"
+	"github.com/edgebus/edgebus/cloud/api/index"
 	"github.com/edgebus/edgebus/cloud/blobs"
 	"github.com/edgebus/edgebus/cloud/enroll"
 	"github.com/edgebus/edgebus/cloud/events"
@@ -170,13 +171,14 @@ func Run(ctx context.Context, o Options) (err error) {
 	}
 
 	// The API.
+	counted := index.New(index.Options{Reader: st, Watcher: st, Log: log})
 	space := dir.Space(log, nil)
 	handler := api.New(api.Options{
 		Objects: registry, Reader: st, Watcher: st, Log: log, Authenticate: br.SignIn, Metrics: metrics.Handler(), Version: o.Version,
 		Links: linkReporter(identity.ID, twins, br, commits, rules, space, o.Version), Ready: map[string]func(context.Context) error{"store": storesReady(commits)},
 		Sessions: br.ServeSessions, MaxBody: int64(cfg.Limits.Request), Watches: cfg.Limits.Watches, Blobs: blobServer.ServeHTTP, Content: content.ReadAt,
 		Enrollment: enrollment, Presence: twins, OwnOnly: cfg.HTTP.Discovery == "own",
-		Tokens: bearer.Tokens.ServeHTTP, Login: loginOptions(cfg.Auth.OIDC),
+		Tokens: bearer.Tokens.ServeHTTP, Login: loginOptions(cfg.Auth.OIDC), Index: counted,
 	})
 	site, err := httpserver.Listen(httpserver.Options{
 		Listen: cfg.HTTP.Listen, ListenTLS: cfg.HTTP.TLS.Listen, TLS: cfg.HTTP.TLS.Config, Limits: cfg.Limits.Limits,
@@ -197,7 +199,7 @@ func Run(ctx context.Context, o Options) (err error) {
 		o.Ready(daemon.Addresses{MQTT: br.Addrs(), HTTP: site.Addrs()})
 	}
 	return daemon.RunGroup(ctx, mqttserver.RunWithAudit(auditLog, twins.Run), br.Serve, site.Run, content.Run, blobServer.Run,
-		bearer.Tokens.Run, recorder.Run, enrollment.Run, backups.Run, guard.Run, space.Run,
+		bearer.Tokens.Run, counted.Run, recorder.Run, enrollment.Run, backups.Run, guard.Run, space.Run,
 		func(ctx context.Context) error { return rules.Run(ctx, br.RightsChanged) }, controllers, followUpgradeReports(twins, st, log))
 }
 

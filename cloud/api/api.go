@@ -20,6 +20,7 @@ import (
 
 	"github.com/edgebus/edgebus/broker"
 	"github.com/edgebus/edgebus/broker/daemon/httpserver"
+	"github.com/edgebus/edgebus/cloud/api/index"
 	"github.com/edgebus/edgebus/cloud/api/webhook"
 	"github.com/edgebus/edgebus/cloud/objects"
 	"github.com/edgebus/edgebus/cloud/store"
@@ -61,6 +62,8 @@ type Options struct {
 	Content func(digest string, p []byte, offset int64) (int, error)
 	// Presence is told of nodes' own requests, if not nil: they are present by them.
 	Presence Presence
+	// Index counts, searches and sorts Devices and Nodes; nil: nobody can.
+	Index *index.Index
 	// Enrollment is how nodes join and leave, and renew their certificates; nil: they don't.
 	Enrollment Enrollment
 	// Ready are the checks of /readyz, by name.
@@ -121,6 +124,7 @@ func New(o Options) http.Handler {
 	s.authorizer = &authorizer{kinds: o.Kinds, reader: o.Reader, encoder: e}
 	s.lister = &lister{
 		kinds: o.Kinds, reader: o.Reader, watcher: o.Watcher, encoder: e, authorizer: s.authorizer, log: o.Log, now: o.Now, bookmarks: o.Bookmarks,
+		index:   o.Index,
 		watches: broker.NewWatchQuota(o.Watches), paced: httpserver.NewWatchTurns(), lists: newListTurns(),
 		renderCache: httpserver.NewVersionCache[renderKey, renderVersion, renderedObject](renderCacheSize),
 	}

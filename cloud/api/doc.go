@@ -9,6 +9,7 @@
 //
 //	protobuf  what clients send in protobuf, as JSON
 //	webhook   webhooks of git servers and registries
+//	index     which Devices and Nodes there are of which state, from memory
 //
 // # Files, in reading order
 //
@@ -19,6 +20,7 @@
 //	kinds.go          the kinds themselves: Kinds() lists them, a function for each
 //	dialects.go       kinds in the form of another API group
 //	list.go           what is read (lister): get, list, pages, selectors
+//	indexed.go        lists that the index answers: counts, search, order, offset
 //	watch.go          watch, bookmarks
 //	fieldterms.go     field selectors as flightctl's clients write them
 //	listturns.go      how many lists of one user are made at a time

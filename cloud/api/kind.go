@@ -45,6 +45,8 @@ type Kind struct {
 	Fields map[string]func(obj any) string
 	// Computed are those of Fields whose values follow from the object, and may not occur in its JSON.
 	Computed map[string]bool
+	// StoredFields are those of Fields that are read from the stored object, without decoding it.
+	StoredFields map[string]func(o store.Object) string
 	// TableOmits are the parts of an object that Cells, Fields and Node don't use: for tables they are not decoded.
 	TableOmits omittedFields
 }

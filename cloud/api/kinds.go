@@ -12,6 +12,7 @@ import (
 	"unicode"
 	"unicode/utf8"
 
+	"github.com/edgebus/edgebus/cloud/api/index"
 	"github.com/edgebus/edgebus/cloud/objects"
 	"github.com/edgebus/edgebus/cloud/store"
 	"github.com/edgebus/edgebus/topics/resource"
@@ -70,8 +71,13 @@ func deviceKind(k objects.Kind) Kind {
 			}
 		}),
 		Fields: map[string]func(any) string{
-			"spec.nodeName": typedField(func(d *resource.Device) string { return d.Spec.NodeName }),
+			"spec.nodeName":            typedField(func(d *resource.Device) string { return d.Spec.NodeName }),
+			"spec.deviceModelRef.name": typedField(func(d *resource.Device) string { return d.Spec.DeviceModelRef.Name }),
+			"status.state":             typedField(func(d *resource.Device) string { return cmp.Or(d.Status.State, resource.Unknown) }),
+			"status.inSync":            typedField(func(d *resource.Device) string { return conditionStatus(d.Status.Conditions, resource.ConditionInSync) }),
 		},
+		Computed:     map[string]bool{"status.state": true, "status.inSync": true},
+		StoredFields: map[string]func(store.Object) string{"status.state": index.State, "status.inSync": index.InSync},
 		TableOmits: omittedFields{
 			"metadata": nil,
 			"spec":     {"desired": nil, "desiredUntil": nil, "propertyVisitors": nil},
@@ -181,7 +187,10 @@ func nodeKind(k objects.Kind) Kind {
 		}),
 		Fields: map[string]func(any) string{
 			"metadata.owner": typedField(func(n *resource.Node) string { return n.Metadata.Owner }),
+			"status.state":   typedField(func(n *resource.Node) string { return cmp.Or(n.Status.State, resource.Unknown) }),
 		},
+		Computed:     map[string]bool{"status.state": true},
+		StoredFields: map[string]func(store.Object) string{"status.state": index.State},
 	}
 }
 

@@ -19,6 +19,7 @@ import (
 
 	"github.com/edgebus/edgebus/broker/daemon/httpserver"
 	"github.com/edgebus/edgebus/broker/quota"
+	"github.com/edgebus/edgebus/cloud/api/index"
 	"github.com/edgebus/edgebus/cloud/store"
 	"github.com/edgebus/edgebus/topics/resource"
 )
@@ -59,6 +60,7 @@ type lister struct {
 	bookmarks   time.Duration
 	watches     *quota.Quota
 	lists       *listTurns
+	index       *index.Index // of Devices and Nodes; nil: there is none
 	paced       *httpserver.WatchTurns
 	renderCache *renderCache
 }
@@ -160,6 +162,9 @@ func (l *lister) list(w http.ResponseWriter, r *request) error {
 	if r.wantsSummary() {
 		return l.summary(w, r)
 	}
+	if r.Form.Has("summary") {
+		return l.counts(w, r)
+	}
 	sel, err := l.selector(r)
 	if err != nil {
 		return err
@@ -168,7 +173,11 @@ func (l *lister) list(w http.ResponseWriter, r *request) error {
 	if err != nil {
 		return err
 	}
-	objects, meta, err := l.collect(r, opts, sel)
+	collect := l.collect
+	if r.asksIndex() {
+		collect = l.find
+	}
+	objects, meta, err := collect(r, opts, sel)
 	if err != nil {
 		return err
 	}
@@ -408,7 +417,8 @@ func (r *request) fieldTerms() (terms []fieldTerm, err error) {
 	if r.ownPath {
 		return fieldTerms(r.FormValue("fieldSelector"))
 	}
-	parsed, err := fields.ParseSelector(r.FormValue("fieldSelector"))
+	rest, terms := containsTerms(r.FormValue("fieldSelector"))
+	parsed, err := fields.ParseSelector(rest)
 	if err != nil {
 		return nil, badRequest("", "fieldSelector: %v", err)
 	}
@@ -475,6 +485,12 @@ func (e *encoder) matches(sel selector, o store.Object) (bool, error) {
 		value := sel.kind.Fields[t.field]
 		if value == nil {
 			continue // name or namespace
+		}
+		if stored := sel.kind.StoredFields[t.field]; stored != nil {
+			if !t.matches(stored(o)) {
+				return false, nil
+			}
+			continue
 		}
 		if !sel.kind.Sealed && !t.mayMatch(o) {
 			return false, nil
