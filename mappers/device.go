@@ -165,6 +165,7 @@ func driverProperty(p resource.Property, v resource.Visitor, visited bool, colle
 		Name: p.Name, Type: Type(p.Type), Writable: p.Writable(), Unit: p.Unit, Minimum: p.Minimum, Maximum: p.Maximum,
 		Config: configTexts(v.Config), Visited: visited, Collect: collect,
 		Report: time.Duration(v.ReportCycle) * time.Millisecond, Deadband: v.Deadband,
+		ConfirmWithin: time.Duration(v.ConfirmWithin) * time.Millisecond, ExpireAfter: time.Duration(v.ExpireAfter) * time.Millisecond,
 	}
 	if out.Type == "" {
 		out.Type = String

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -26,8 +28,9 @@ type Driver interface {
 // Session is an open device. One goroutine calls its methods, except Push. Every method must return soon after ctx ends. It
 // is called only with properties of the device and with values that these can have: see Opened.
 //
-// A *Refusal is an error of one property; the device stays online. After any other error the session is closed, and the
-// device is offline until Open succeeds again.
+// A *Refusal is the device's answer about one property. Busy, NotTheDevice, NotSent and SaysOffline tell other errors apart. Any other
+// error means that the device has not answered this request: the session stays open, the request is made once more on a fresh
+// connection (see Reconnector), and the device is offline when nothing has answered for Device.OfflineAfter.
 type Session interface {
 	// Close releases the device. It is called once, and is the last call.
 	Close() error
@@ -46,8 +49,31 @@ type Reader interface {
 
 // BatchReader is a Session that reads several properties in one call. It is used instead of Reader where both exist. A
 // property that is missing in the result was not read; that is not an error.
+//
+// One call is one request to the device, with its own limit of time: a driver that needs several requests for properties says which belong
+// together: see Grouper. An error is one of all properties of the call, and of no others.
 type BatchReader interface {
 	ReadBatch(ctx context.Context, properties []string) (map[string]Reading, error)
+}
+
+// Grouper is a BatchReader that reads properties in several requests. Group cuts properties into those of one request each: ReadBatch is
+// called for one group at a time, and requests to other devices of the bus come in between. Without it all are one group. It is asked
+// before every reading, so that what was learnt about the device counts at once, and doesn't ask the device.
+type Grouper interface {
+	Group(properties []string) [][]string
+}
+
+// Reconnector is a Session that can make its connection anew: the next request goes over a fresh one. It is called after a request that was
+// not answered. Without it the session is closed and the device is opened again. Where devices share the connection, it stays if another
+// device has answered over it since.
+type Reconnector interface {
+	Reconnect()
+}
+
+// Timeouter is a Session that knows how long a request to the device may take, where that is configured. Without it, or if it is 0, a request may
+// take Options.CallTimeout.
+type Timeouter interface {
+	Timeout() time.Duration
 }
 
 // Reading is the result for one property: its value or an error.
@@ -57,11 +83,14 @@ type Reading struct {
 	// Raw is what the device itself says, where Value was computed from it: texts of which each means the same, such as -1 and 65535.
 	// A visitor's notAvailable is compared with it. Empty: Value.
 	Raw []string
+	// At is when the device said it, where that is not now: the values of a device that sends them by itself don't grow younger by being read.
+	At time.Time
 }
 
-// Writer is a Session that can set properties. A *Refusal is final for this value unless its code is Unavailable. After any
-// other error the device is opened again and gets the value that is desired then; if the property can be read, it is
-// compared first.
+// Writer is a Session that can set properties. A *Refusal is final for this value unless its code is Unavailable. After NotSent the value
+// that is desired then is written when the device answers. After any other error the device may have the value: the property is read
+// until it has, for as long as the visitor's confirmWithin, and the value is written again only after that. If the property can't
+// be read, the value is refused as Lost. With ErrUnconfirmed the driver says the same of a request that went well.
 type Writer interface {
 	Write(ctx context.Context, property, value string) error
 }
@@ -100,6 +129,20 @@ type Device struct {
 	Bus        string
 	Config     map[string]string // spec.protocol.config
 	Properties []Property
+	// OfflineAfter is how long nothing of the device has answered until it is offline: spec.protocol.config.offlineAfter, which the driver
+	// doesn't get. 0: three of its cycles, and at least 5 s.
+	OfflineAfter time.Duration
+
+	tell func(code, message string)
+}
+
+// Tell says what users should know of a device that works, such as a limit that the driver has found out, with the setting that makes it
+// last: "reads at most 40 registers at once: set maxRegisters". code is one word, which says what it is about; what was told before of
+// the same is replaced, and ended by an empty message. It is shown as long as the session is open. It never blocks.
+func (d Device) Tell(code, message string) {
+	if d.tell != nil {
+		d.tell(code, message)
+	}
 }
 
 // Property finds a property by name.
@@ -127,6 +170,9 @@ type Property struct {
 	Collect  time.Duration     // how often to read it
 	Report   time.Duration     // how often to report it unchanged; 0 never
 	Deadband float64
+
+	ConfirmWithin time.Duration // how long the device may take to have a value that was written; 0: Options.ConfirmWithin
+	ExpireAfter   time.Duration // how long a value counts that is not refreshed; 0: for ever
 
 	NotAvailable []string // what the device says when it has no value
 	Words        []Word   // the values, and what the device says for them; empty: the same
@@ -175,6 +221,7 @@ const (
 	Held         = "Held"         // atBoot: hold: an old value is not applied; a newer one will be
 	SafeValue    = "SafeValue"    // atBoot: safe: the safe value was applied instead
 	Unknown      = "Unknown"      // of a read: the device says that it has no value, or says none that can be understood
+	Lost         = "Lost"         // nobody knows whether the device got it, and it can't be read back: it is not repeated
 	Unavailable  = "Unavailable"  // the device can't take it at the moment: the only code with which the write is tried again
 )
 
@@ -187,6 +234,52 @@ func asRefusal(err error) (*Refusal, bool) {
 	var r *Refusal
 	ok := errors.As(err, &r)
 	return r, ok
+}
+
+// errorKind tells errors apart that are no Refusal.
+type errorKind uint8
+
+const (
+	kindNoAnswer errorKind = iota // nothing was said about it
+	kindBusy
+	kindStranger
+	kindNotSent
+	kindOffline
+)
+
+type kindError struct {
+	error
+	kind errorKind
+}
+
+func (e *kindError) Unwrap() error { return e.error }
+
+// Busy marks the answer of a device that can't serve the request at the moment: it is a sign of life, and the request is made again in the
+// same cycle.
+func Busy(err error) error { return &kindError{err, kindBusy} }
+
+// NotTheDevice marks the answer of somebody else in the device's place, such as a gateway that doesn't reach it: no sign of life.
+func NotTheDevice(err error) error { return &kindError{err, kindStranger} }
+
+// NotSent marks the error of a request that can't have reached the device, because there was no connection to send it on.
+func NotSent(err error) error { return &kindError{err, kindNotSent} }
+
+// SaysOffline marks that the device, or who speaks for it, says that it is offline: it is offline at once.
+func SaysOffline(err error) error { return &kindError{err, kindOffline} }
+
+// ErrUnconfirmed is the error of a Write that went well and that the device has not confirmed: the property shows whether it has the value.
+var ErrUnconfirmed = errors.New("the device has not confirmed the value")
+
+// kindOf is the kind of an error. One of a connection that can't be made is of a request that wasn't sent.
+func kindOf(err error) errorKind {
+	var k *kindError
+	if errors.As(err, &k) {
+		return k.kind
+	}
+	if op := (*net.OpError)(nil); errors.As(err, &op) && op.Op == "dial" {
+		return kindNotSent
+	}
+	return kindNoAnswer
 }
 
 // ConfigError is an error in a Device's or model's configuration: the path of the field, and what is wrong with it.
@@ -255,9 +348,34 @@ func (o *Opened) property(name string) (Property, error) {
 	return p, nil
 }
 
-// Read reads properties, with ReadBatch if the session has it. Each call of the driver is made through within, which limits
-// its time.
-func (o *Opened) Read(ctx context.Context, names []string, within func(context.Context, func(context.Context) error) error) (map[string]Reading, error) {
+// Groups cuts properties into those that are read in one request each.
+func (o *Opened) Groups(names []string) (groups [][]string) {
+	g, several := o.Session.(Grouper)
+	_, batch := o.Session.(BatchReader)
+	switch {
+	case len(names) == 0 || o.closed.Load():
+		return nil
+	case !batch:
+		return slices.Collect(slices.Chunk(names, 1))
+	case !several:
+		return [][]string{names}
+	}
+	left := slices.Clone(names)
+	for _, group := range g.Group(left) {
+		group = slices.DeleteFunc(slices.Clone(group), func(name string) bool { return !slices.Contains(names, name) })
+		if len(group) > 0 {
+			groups = append(groups, group)
+		}
+		left = slices.DeleteFunc(left, func(name string) bool { return slices.Contains(group, name) })
+	}
+	if len(left) > 0 { // what a driver doesn't know how to reach is its answer about it
+		groups = append(groups, left)
+	}
+	return groups
+}
+
+// Read reads the properties of one group. The error is one of all of them.
+func (o *Opened) Read(ctx context.Context, names []string) (map[string]Reading, error) {
 	got := make(map[string]Reading, len(names))
 	var known []string
 	for _, name := range names {
@@ -270,28 +388,28 @@ func (o *Opened) Read(ctx context.Context, names []string, within func(context.C
 			known = append(known, name)
 		}
 	}
-	if b, ok := o.Session.(BatchReader); ok && len(known) > 0 {
-		err := within(ctx, func(ctx context.Context) error {
-			read, err := b.ReadBatch(ctx, known)
-			for name, r := range read {
-				p, _ := o.device.Property(name)
-				got[name] = p.translate(r)
-			}
-			return err
-		})
-		return got, err
+	if len(known) == 0 {
+		return got, nil
 	}
-	for _, name := range known {
-		var value string
-		err := within(ctx, func(ctx context.Context) (err error) {
-			value, err = o.Session.(Reader).Read(ctx, name)
-			return err
-		})
-		if _, refused := asRefusal(err); err != nil && !refused {
-			return nil, err
+	read := map[string]Reading{}
+	var err error
+	if b, ok := o.Session.(BatchReader); ok {
+		read, err = b.ReadBatch(ctx, known)
+	} else {
+		var r Reading
+		r.Value, err = o.Session.(Reader).Read(ctx, known[0])
+		if _, refused := asRefusal(err); refused {
+			r.Err, err = err, nil
 		}
-		p, _ := o.device.Property(name)
-		got[name] = p.translate(Reading{Value: value, Err: err})
+		read[known[0]] = r
+	}
+	if err != nil {
+		return nil, err
+	}
+	for name, r := range read {
+		if p, ok := o.device.Property(name); ok {
+			got[name] = p.translate(r)
+		}
 	}
 	return got, nil
 }

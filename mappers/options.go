@@ -24,8 +24,14 @@ type Options struct {
 	Secret  func() (string, error) // the password, asked for at each connect; nil: none
 	TLS     *tls.Config
 
-	Collect     time.Duration // how often a property is read whose visitor doesn't say; default 1 s
-	CallTimeout time.Duration // for one call of the driver; default 10 s
+	Collect time.Duration // how often a property is read whose visitor doesn't say; default 1 s
+	// CallTimeout is for one call of the driver, which is one request, where its session doesn't know better: see Timeouter. Default 1 min.
+	CallTimeout time.Duration
+	// OfflineAfter is how long nothing of a device has answered until it is offline, where the Device doesn't say; default three of its
+	// cycles, and at least 5 s.
+	OfflineAfter time.Duration
+	// ConfirmWithin is how long a device may take until it has a value that was written, where its visitor doesn't say; default 5 s.
+	ConfirmWithin time.Duration
 	// ProbeTimeout is for a Ping while other devices of its bus are online; default 250 ms. See Pinger.
 	ProbeTimeout time.Duration
 	Backoff      client.Backoff // between attempts to reach a device; default 1 s to 3 s
@@ -41,7 +47,8 @@ type Options struct {
 
 func (o Options) withDefaults() (Options, error) {
 	o.Collect = cmp.Or(o.Collect, time.Second)
-	o.CallTimeout = cmp.Or(o.CallTimeout, 10*time.Second)
+	o.CallTimeout = cmp.Or(o.CallTimeout, time.Minute)
+	o.ConfirmWithin = cmp.Or(o.ConfirmWithin, 5*time.Second)
 	o.ProbeTimeout = cmp.Or(o.ProbeTimeout, 250*time.Millisecond)
 	o.Backoff = cmp.Or(o.Backoff, client.Backoff{Min: time.Second, Max: 3 * time.Second})
 	o.Retry = cmp.Or(o.Retry, client.Backoff{Min: 5 * time.Second, Max: time.Minute})

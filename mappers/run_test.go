@@ -233,9 +233,12 @@ func TestAChangeBeforeAFailureIsReportedBeforeIt(t *testing.T) {
 	d.changes <- "30"
 	d.changes <- "30" // the first was taken
 	lamp.mu.Lock()
-	lamp.values["temp"], lamp.block, lamp.dead = "21", nil, nil
+	lamp.block = nil
 	lamp.mu.Unlock()
 	close(block)
+	n.eventually("devices/lamp/state", "offline")
+	lamp.set("temp", "21")
+	lamp.die(nil)
 	require.Eventually(t, func() bool {
 		return slices.Equal([]string{"online", "offline", "online"}, n.published("devices/lamp/state"))
 	}, testTimeout, pollInterval)

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -350,10 +351,24 @@ func (w *worker) collect(ctx context.Context, d *device) error {
 		return nil
 	}
 	start := time.Now()
-	got, err := d.session.Read(ctx, names, w.call)
+	got := map[string]Reading{}
+	var failed error
+	answered := false
+	for _, group := range d.session.Groups(names) {
+		read, err := w.readGroup(ctx, d, group)
+		if err != nil {
+			failed = cmp.Or(failed, err)
+			for _, name := range group {
+				got[name] = Reading{Err: err}
+			}
+			continue
+		}
+		answered = true
+		maps.Copy(got, read)
+	}
 	d.answers = (d.answers + time.Since(start)) / 2
-	if err != nil {
-		return err
+	if failed != nil && !answered {
+		return failed
 	}
 	if !w.current(d) {
 		return nil // read under the old configuration: not valid under the new one
@@ -373,6 +388,15 @@ func (w *worker) collect(ctx context.Context, d *device) error {
 		}
 	}
 	return nil
+}
+
+// readGroup makes one request for the properties of a group.
+func (w *worker) readGroup(ctx context.Context, d *device, names []string) (got map[string]Reading, err error) {
+	err = w.call(ctx, func(ctx context.Context) (err error) {
+		got, err = d.session.Read(ctx, names)
+		return err
+	})
+	return got, err
 }
 
 // check says what is wrong with a value that was read: the core would not take one that is not of the property's type.
@@ -443,7 +467,7 @@ func (w *worker) readOne(ctx context.Context, d *device, name string) (value str
 	if !d.session.CanRead() {
 		return "", false, nil, nil
 	}
-	got, err := d.session.Read(ctx, []string{name}, w.call)
+	got, err := w.readGroup(ctx, d, []string{name})
 	if err != nil {
 		return "", false, nil, err
 	}

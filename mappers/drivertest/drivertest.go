@@ -65,7 +65,7 @@ func openDevice(t *testing.T, rig Rig, d mappers.Device) *mappers.Opened {
 
 // readProperty reads one property by whichever way the session has.
 func readProperty(ctx context.Context, s *mappers.Opened, property string) (string, error) {
-	got, err := s.Read(ctx, []string{property}, func(ctx context.Context, call func(context.Context) error) error { return call(ctx) })
+	got, err := s.Read(ctx, []string{property})
 	if err != nil {
 		return "", err
 	}
@@ -98,21 +98,25 @@ func testRead(t *testing.T, rig Rig) {
 		noError(t, err, p.Name)
 		noError(t, CheckType(p.Type, v), p.Name)
 	}
-	if b, ok := s.Session.(mappers.BatchReader); ok {
-		names := []string{}
-		for _, p := range rig.Device.Properties {
-			names = append(names, p.Name)
+	names := []string{}
+	for _, p := range rig.Device.Properties {
+		names = append(names, p.Name)
+	}
+	grouped := map[string]int{}
+	for _, group := range s.Groups(names) {
+		got, err := s.Read(t.Context(), group)
+		noError(t, err, "a group of properties")
+		for _, name := range group {
+			grouped[name]++
+			p, _ := rig.Device.Property(name)
+			r, ok := got[name]
+			requireTrue(t, ok, "%s was not read with its group", name)
+			noError(t, r.Err, name)
+			noError(t, CheckType(p.Type, r.Value), name)
 		}
-		got, err := b.ReadBatch(t.Context(), names)
-		noError(t, err, "ReadBatch")
-		for _, p := range rig.Device.Properties {
-			r, ok := got[p.Name]
-			requireTrue(t, ok, "%s was not read", p.Name)
-			noError(t, r.Err, p.Name)
-			if len(p.Words) == 0 { // else it is what the device says
-				noError(t, CheckType(p.Type, r.Value), p.Name)
-			}
-		}
+	}
+	for _, name := range names {
+		requireTrue(t, grouped[name] == 1, "%s is in %d groups", name, grouped[name])
 	}
 }
 

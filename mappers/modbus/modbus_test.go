@@ -482,7 +482,7 @@ func TestSomeBitsOfARegisterAreWrittenAlone(t *testing.T) {
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = o.Close() })
 	read := func() mappers.Reading {
-		got, err := o.Read(t.Context(), []string{"phase"}, func(ctx context.Context, f func(context.Context) error) error { return f(ctx) })
+		got, err := o.Read(t.Context(), []string{"phase"})
 		require.NoError(t, err)
 		return got["phase"]
 	}
@@ -509,7 +509,7 @@ func TestAValueThatTheDeviceHasNotIsUnknown(t *testing.T) {
 	o, err := mappers.Open(t.Context(), New(Options{}), d)
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = o.Close() })
-	got, err := o.Read(t.Context(), []string{"u", "i", "minus", "scaled", "zero"}, func(ctx context.Context, f func(context.Context) error) error { return f(ctx) })
+	got, err := o.Read(t.Context(), []string{"u", "i", "minus", "scaled", "zero"})
 	require.NoError(t, err)
 	for _, name := range []string{"u", "i", "minus"} {
 		require.ErrorContains(t, got[name].Err, "it has no value (notAvailable)", name)

@@ -166,6 +166,14 @@ type Visitor struct {
 	// are reported.
 	// +kubebuilder:validation:Minimum=0
 	ReportCycle int64 `json:"reportCycle,omitempty"`
+	// ExpireAfter is the time after which a value that was neither read again nor sent by the device is no value any more, in
+	// milliseconds: the property has the problem Stale, and what was reported is cleared. 0: the last value stays.
+	// +kubebuilder:validation:Minimum=0
+	ExpireAfter int64 `json:"expireAfter,omitempty"`
+	// ConfirmWithin is how long the device may take until it has a value that was written, in milliseconds; before that the value is
+	// not written again. 0: the mapper's default.
+	// +kubebuilder:validation:Minimum=0
+	ConfirmWithin int64 `json:"confirmWithin,omitempty"`
 	// Deadband is the smallest change of a number that is reported, in the property's unit; 0: every change.
 	// +kubebuilder:validation:Minimum=0
 	Deadband float64 `json:"deadband,omitempty"`
@@ -489,11 +497,16 @@ func (v Visitor) check(p *causeList, at string, known map[string]bool) {
 }
 
 func (v Visitor) checkCycles(p *causeList, at string) {
-	if v.CollectCycle < 0 {
-		p.add(at+".collectCycle", "%d: milliseconds can't be negative", v.CollectCycle)
+	for _, x := range []struct {
+		field string
+		ms    int64
+	}{{"collectCycle", v.CollectCycle}, {"reportCycle", v.ReportCycle}, {"expireAfter", v.ExpireAfter}, {"confirmWithin", v.ConfirmWithin}} {
+		if x.ms < 0 {
+			p.add(at+"."+x.field, "%d: milliseconds can't be negative", x.ms)
+		}
 	}
-	if v.ReportCycle < 0 {
-		p.add(at+".reportCycle", "%d: milliseconds can't be negative", v.ReportCycle)
+	if v.ExpireAfter > 0 && v.ExpireAfter < v.CollectCycle {
+		p.add(at+".expireAfter", "%d is shorter than collectCycle, %d: every value would expire before the next is read", v.ExpireAfter, v.CollectCycle)
 	}
 	if v.Deadband < 0 || math.IsNaN(v.Deadband) {
 		p.add(at+".deadband", "%v: must be 0 or more", v.Deadband)
