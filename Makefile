@@ -23,7 +23,7 @@ UNIT = $$(go list ./... | grep -Ev '/test/(e2e|interop|flood|kube|chaos|bench)(/
 PROGRAMS := ./cloud/cmd/... ./edge/cmd/... ./mappers/cmd/...
 
 # Tests of whole programs that need root: loop mounts and namespaces. And those that `make e2e` runs in part.
-ROOTED := FullDisk|AnotherNamespace|PowerCut|ReadOnlyDisk|BadNetwork|NetworkNamespace|OnAHost|OnHosts
+ROOTED := FullDisk|FrozenDisk|AnotherNamespace|PowerCut|ReadOnlyDisk|BadNetwork|NetworkNamespace|OnAHost|OnHosts
 IN_PART := KilledAtEveryStep|KilledInARollBack|EachDamagedFile
 
 # Tests mostly wait for what they test, not for the processor: more of them run at a time than there are processors.

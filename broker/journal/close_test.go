@@ -35,9 +35,7 @@ func TestACloseAmidCompactionLeavesNoFileOpen(t *testing.T) {
 	}
 	g := j.filling
 	j.filling = newCommitGroup()
-	j.files.Lock()
 	require.NoError(t, j.commit(g))
-	j.files.Unlock()
 	require.True(t, j.compact())
 	require.True(t, j.compaction != nil)
 	closed := make(chan error)

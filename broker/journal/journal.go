@@ -59,11 +59,15 @@ type Journal struct {
 
 	committing sync.Mutex // held from taking a group until its outcome was given, so that outcomes are in order
 
-	// Written by the holder of turn; Load reads.
-	files      sync.Mutex
-	index      recordIndex
-	live       map[uint64]int64 // bytes of live operations, by segment
-	written    *commitGroup     // being written, or spare
+	// Written with places locked by the holder of committing, who reads them without. Who reads records has places locked for
+	// reading until they are read, and never waits for an append: a segment is removed after places was locked for where its
+	// records are now.
+	places sync.RWMutex
+	index  recordIndex
+	live   map[uint64]int64 // bytes of live operations, by segment
+
+	// Of the holder of committing.
+	written    *commitGroup // being written, or spare
 	compaction *compaction
 	failing    bool
 	full       bool // of failing: for the disk is full
@@ -414,15 +418,13 @@ func (j *Journal) takeGroup(giveWay bool) (g *commitGroup, closing bool) {
 
 const retryDelay = time.Second // of changes without a done, after a failure
 
-// process makes a group durable and gives the outcome. The caller holds turn.
+// process makes a group durable and gives the outcome. The caller holds committing.
 func (j *Journal) process(g *commitGroup) {
 	began := time.Now()
-	j.files.Lock()
 	err := j.commit(g)
 	if wal.IsFull(err) {
 		j.commitReserved(g)
 	}
-	j.files.Unlock()
 	if j.opts.Committed != nil && !g.empty() {
 		j.opts.Committed(time.Since(began), len(g.ops), err)
 	}
@@ -478,6 +480,8 @@ func (j *Journal) commit(g *commitGroup) error {
 
 // note updates the index by a group that is stored.
 func (j *Journal) note(g *commitGroup, at wal.Position) {
+	j.places.Lock()
+	defer j.places.Unlock()
 	for _, m := range g.ops {
 		j.account(m.id, recordPlace{uint32(at.Segment), uint32(at.At) + m.at, m.size}, m.put)
 	}
@@ -567,8 +571,6 @@ func (j *Journal) compact() bool {
 	if j.failing && !j.full || j.damage.Load() != nil || j.compaction == nil && !j.wasteful() {
 		return false
 	}
-	j.files.Lock()
-	defer j.files.Unlock()
 	err := j.compactOldest()
 	if err == nil {
 		j.unremoved = false
@@ -710,7 +712,9 @@ func (j *Journal) drop(g *commitGroup, oldest uint64) error {
 		return err
 	}
 	j.endCompaction()
+	j.places.Lock()
 	delete(j.live, oldest)
+	j.places.Unlock()
 	return j.remove(oldest + 1)
 }
 

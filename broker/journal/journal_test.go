@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -583,4 +584,42 @@ func TestReadGivesWhatIsAskedForInOrder(t *testing.T) {
 		return nil
 	}), ErrDamaged)
 	require.Equal(t, []int{0, 1}, read)
+}
+
+func TestRecordsAreReadWhileAnAppendTakesForever(t *testing.T) {
+	d := &faultyDisk{}
+	j, err := open(Options{Dir: t.TempDir()}, func(f *os.File) wal.File { return faultyFile{wal.SyncedFile{File: f}, d} })
+	require.NoError(t, err)
+	j.now(t, putChange(1, "stored"))
+	read := func() (value string) {
+		read := make(chan error, 1)
+		go func() {
+			read <- j.Read([]uint64{1}, func(_ int, v []byte) error { value = string(v); return nil })
+		}()
+		select {
+		case err := <-read:
+			require.NoError(t, err)
+		case <-time.After(5 * time.Second):
+			d.mu.Unlock()
+			t.Fatal("a reader waits for the append")
+		}
+		return value
+	}
+	d.mu.Lock() // the disk takes no write
+	done := make(chan error, 1)
+	j.Commit([]RecordChange{putChange(1, "next")}, func(err error) { done <- err })
+	require.Eventually(t, func() bool {
+		j.mu.Lock()
+		defer j.mu.Unlock()
+		return j.writing > 0
+	}, 5*time.Second, time.Millisecond)
+	for range 100 {
+		require.Equal(t, "stored", read())
+		runtime.Gosched()
+	}
+	require.Empty(t, done, "nothing is stored, and nobody is told that it is")
+	d.mu.Unlock()
+	require.NoError(t, <-done)
+	require.Equal(t, "next", read())
+	require.NoError(t, j.Close())
 }

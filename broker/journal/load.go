@@ -44,8 +44,8 @@ func (j *Journal) scan() error {
 // Load goes through the live records. Commits wait meanwhile. A value is valid during the call only. An error of each ends
 // it, and is returned with the file's name.
 func (j *Journal) Load(each func(id uint64, value []byte) error) error {
-	j.files.Lock()
-	defer j.files.Unlock()
+	j.places.RLock()
+	defer j.places.RUnlock()
 	var r *wal.Reader
 	defer func() { r.Close() }()
 	oldest, newest := j.log.Segments()
@@ -67,10 +67,11 @@ func (j *Journal) Load(each func(id uint64, value []byte) error) error {
 // ErrDamaged is what [Journal.Read] returns of a record that can't be read any more.
 var ErrDamaged = errors.New("damaged")
 
-// Read goes through the values of live records, in the order of ids. A value is valid during the call only.
+// Read goes through the values of live records, in the order of ids. It never waits for a commit. A value is valid during the call
+// only.
 func (j *Journal) Read(ids []uint64, each func(i int, value []byte) error) error {
-	j.files.Lock()
-	defer j.files.Unlock()
+	j.places.RLock()
+	defer j.places.RUnlock()
 	var buf []byte
 	for i := 0; i < len(ids); {
 		near, err := j.nearbyPlaces(ids[i:])

@@ -1,10 +1,10 @@
 // Package tree is what an owner of a tree of topics behind the broker is made of, the
 // same on the hub (cloud/twin) and on a node (edge/twin): Host, the loop that takes
-// writes as steps, commits them in batches, publishes and answers; the conversion between
+// writes as steps, stores them in batches, publishes and answers; the conversion between
 // entries of a node's maps and messages; and the walk over a tree for retained messages.
 //
 // It never stores anything, and knows no rule of devices: what a step does, and how a batch
-// is committed, is its owner's.
+// is stored, is its owner's.
 //
 // # Files, in reading order
 //

@@ -63,22 +63,28 @@ type BatchStages[B any] struct {
 	Begin func() B
 	// Full reports whether a batch takes no more steps, however few it has. Nil: never.
 	Full func(B) bool
-	// Commit derives what follows from the steps and stores the batch. If that fails the batch says so to the later
-	// stages; Commit itself fails only when the state can't be read back, which ends Run.
-	Commit func(context.Context, B) error
-	// Publish delivers the batch's messages to subscribers.
+	// Derive derives what follows from the steps, with the state locked for writing.
+	Derive func(B)
+	// PublishStored delivers messages of what is stored already.
+	PublishStored func(B)
+	// Store stores the batch, with nothing locked: readers go on, whatever it takes. It changes nothing that they see, and they see
+	// nothing that it is to store. An owner whose readers do stores in Derive.
+	Store func(context.Context, B)
+	// Settle makes the state what is stored, with the state locked for writing. If the batch could not be stored it says so to the
+	// later stages; Settle itself fails only when the state can't be read back, which ends Run.
+	Settle func(B) error
+	// Publish delivers the batch's other messages.
 	Publish func(B)
 	// Finish answers the senders of the steps, and sends messages of the link.
 	Finish func(B)
 }
 
 // Host owns the state of a tree. Many goroutines put steps, which change the state; one goroutine, in Run, takes all
-// that wait as one batch, commits it, publishes what changed and answers the senders. Senders share the queue: each has a
+// that wait as one batch, stores it, publishes what changed and answers the senders. Senders share the queue: each has a
 // part of it, and one whose part is full waits, while the steps of all others go on.
 //
-// Steps and Commit run with the state locked for writing, so that readers see only what is stored. Publish runs with
-// the state unlocked, but no View runs until it is through: a new subscriber reads no retained value before the
-// subscribers that were there have got it.
+// Steps, Derive and Settle run with the state locked for writing. While messages are published the state is unlocked, but no View
+// runs until all are: a new subscriber reads no retained value before the subscribers that were there have got it.
 type Host[B any] struct {
 	queue[B]
 	stages     BatchStages[B]
@@ -130,23 +136,34 @@ func (h *Host[B]) Run(ctx context.Context, timers ...Timer[B]) (err error) {
 }
 
 // step takes a timer's step, if there is one, and all that wait, as one batch.
-func (h *Host[B]) step(ctx context.Context, own func(B)) error {
+func (h *Host[B]) step(ctx context.Context, own func(B)) (lost error) {
 	b := h.stages.Begin()
-	h.publishing.Lock()
-	h.state.Lock()
 	n := 0
-	if own != nil {
-		own(b)
-		n++
-	}
-	n += h.run(b, func(ran, bytes int) bool { return ran < maxSteps && bytes < maxBytes && !h.stages.Full(b) })
-	lost := h.stages.Commit(context.WithoutCancel(ctx), b) // what was begun is ended, or the state would be ahead of the disk
-	h.state.Unlock()
-	h.taken.Add(uint64(n))
-	h.stages.Publish(b)
-	h.publishing.Unlock()
+	h.change(func() {
+		if own != nil {
+			own(b)
+			n++
+		}
+		n += h.run(b, func(ran, bytes int) bool { return ran < maxSteps && bytes < maxBytes && !h.stages.Full(b) })
+		h.stages.Derive(b)
+	}, func() { h.stages.PublishStored(b) })
+	h.stages.Store(context.WithoutCancel(ctx), b) // what was begun is ended, or the state would be ahead of the disk
+	h.change(func() { lost = h.stages.Settle(b) }, func() {
+		h.taken.Add(uint64(n))
+		h.stages.Publish(b)
+	})
 	h.stages.Finish(b)
 	return lost
+}
+
+// change changes the state, and publishes what has changed before anybody views it.
+func (h *Host[B]) change(state, publish func()) {
+	h.publishing.Lock()
+	defer h.publishing.Unlock()
+	h.state.Lock()
+	state()
+	h.state.Unlock()
+	publish()
 }
 
 // Steps is how many steps have been taken.

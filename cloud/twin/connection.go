@@ -170,16 +170,32 @@ func (t *Twins) handleReported(b *batch, n *node, c *link.Entry) {
 		b.reports = append(b.reports, tree.EntryMessage(n.name, *c))
 	}
 	t.devices.recordReported(b, n, a, c)
-	t.reportWatches.note(n.name, a.Kind, c.Key)
-	switch {
-	case a.Kind == topics.KindStatus, a.Kind == topics.KindAgent, a.Kind == topics.KindAgentState, a.Kind == topics.KindDiscovererState:
+	b.reported = append(b.reported, reportedKey{n, a.Kind, a.Device, c.Key})
+}
+
+// reportedKey is a key that a node changed.
+type reportedKey struct {
+	node   *node
+	kind   topics.Kind
+	device string // or mapper; empty: neither
+	key    string
+}
+
+// noteReported tells those who read a key that it has changed. It is stored by then: they read what is stored.
+func (t *Twins) noteReported(r reportedKey) {
+	n := r.node
+	t.reportWatches.note(n.name, r.kind, r.key)
+	switch r.kind {
+	case topics.KindStatus, topics.KindAgent, topics.KindAgentState, topics.KindDiscovererState:
 		t.status.node(n.name)
-	case a.Kind == topics.KindMapperState, a.Kind == topics.KindMapperProtocols:
+	case topics.KindMapperState, topics.KindMapperProtocols:
 		for name := range n.bound { // the status of each device depends on the node's mappers
 			t.status.device(name)
 		}
-	case a.Device != "" && n.bound[a.Device]:
-		t.status.device(a.Device)
+	default:
+		if n.bound[r.device] {
+			t.status.device(r.device)
+		}
 	}
 }
 

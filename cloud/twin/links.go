@@ -40,7 +40,7 @@ func (ls *links) Links(name string, most int) (links []resource.Link, more int) 
 	now := ls.opts.Now()
 	for _, n := range ls.nodes.byName {
 		present, _ := ls.httpPresence.ofNode(n.name, ls.opts.HTTPPresence)
-		if never := present && n.linkClient == "" && n.connections.links == 0 && !n.reported(); !never && (name == "" || n.name == name) {
+		if never := present && n.linkClient == "" && n.connections.links == 0 && !reported(n.up); !never && (name == "" || n.name == name) {
 			links = append(links, n.link(now))
 		}
 	}

@@ -106,10 +106,10 @@ func (n *node) isFormer(device string, e link.Entry) bool {
 	return noted && id == reportVersion{e.Ver, e.TS}
 }
 
-// currentEntry is a key of the map up, unless it is of a former Device.
+// currentEntry is a stored key of the map up, unless it is of a former Device.
 func (n *node) currentEntry(device string) func(key string) (link.Entry, bool) {
 	return func(key string) (link.Entry, bool) {
-		e, ok := n.up.Get(key)
+		e, ok := n.up.Stored().Get(key)
 		return e, ok && !n.isFormer(device, e)
 	}
 }
@@ -127,24 +127,23 @@ func (n *node) showReported(b *batch, device string) {
 	})
 }
 
-func (n *node) restore(r store.Replica, q link.Quota) error {
-	if r.Meta == nil {
-		n.up = link.NewReplica(link.Up)
-		n.up.SetQuota(q)
-		return nil
+// restoreReplica is a node's map up as it is stored.
+func restoreReplica(r store.Replica, q link.Quota) (*link.Replica, error) {
+	up := link.NewReplica(link.Up)
+	if r.Meta != nil {
+		var state link.MapState
+		if err := state.UnmarshalBinary(r.Meta); err != nil {
+			return nil, fmt.Errorf("the stored map of node %s: %w", r.Node, err)
+		}
+		var damaged error
+		restored, err := link.RestoreReplica(link.Up, state, parseItems(r.Items, &damaged))
+		if err = errors.Join(err, damaged); err != nil {
+			return nil, fmt.Errorf("the stored map of node %s: %w", r.Node, err)
+		}
+		up = restored
 	}
-	var state link.MapState
-	if err := state.UnmarshalBinary(r.Meta); err != nil {
-		return fmt.Errorf("the stored map of node %s: %w", n.name, err)
-	}
-	var damaged error
-	up, err := link.RestoreReplica(link.Up, state, parseItems(r.Items, &damaged))
-	if err = errors.Join(err, damaged); err != nil {
-		return fmt.Errorf("the stored map of node %s: %w", n.name, err)
-	}
-	n.up = up
-	n.up.SetQuota(q)
-	return nil
+	up.SetQuota(q)
+	return up, nil
 }
 
 func parseItems(items []store.ReplicaItem, bad *error) iter.Seq[link.Entry] {
@@ -171,8 +170,8 @@ func nodeChange(name string, j link.JournalChanges) (store.NodeChange, error) {
 	return c, err
 }
 
-// reported reports whether anything that the node reported is stored.
-func (n *node) reported() bool { return n.up.Lineage() != (link.Lineage{}) }
+// reported reports whether anything that a node reported is stored.
+func reported(up *link.Replica) bool { return up.Lineage() != (link.Lineage{}) }
 
 // recordQuota logs and records when a node's reports are first refused by the quota, and when they are first accepted again.
 func (n *node) recordQuota(b *batch) {
@@ -195,11 +194,11 @@ func (n *node) recordQuota(b *batch) {
 
 // CheckReplica reads a node's stored map as the hub does when it starts, and counts its keys.
 func CheckReplica(r store.Replica) (keys int, err error) {
-	n := &node{name: r.Node}
-	if err := n.restore(r, link.Quota{}); err != nil {
+	up, err := restoreReplica(r, link.Quota{})
+	if err != nil {
 		return 0, err
 	}
-	return n.up.Len(), nil
+	return up.Len(), nil
 }
 
 // documentVer is the version of every document: documents are compared by content, not by version.

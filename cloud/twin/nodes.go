@@ -45,19 +45,21 @@ func (ns *nodes) load(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		if err := ns.get(r.Node).restore(r, ns.opts.Quota); err != nil {
+		up, err := restoreReplica(r, ns.opts.Quota)
+		if err != nil {
 			return err
 		}
+		ns.get(r.Node).up = up
 	}
 	return nil
 }
 
-func (ns *nodes) reload(ctx context.Context, n *node) error {
-	r, err := ns.opts.Replicas.Load(ctx, n.name)
+func (ns *nodes) reload(ctx context.Context, name string) (*link.Replica, error) {
+	r, err := ns.opts.Replicas.Load(ctx, name)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	return n.restore(r, ns.opts.Quota)
+	return restoreReplica(r, ns.opts.Quota)
 }
 
 // Nodes are the names of all nodes that are known, in order.
@@ -110,7 +112,7 @@ func (ns *nodes) forget(b *batch, name string) {
 // may appear again.
 func (ns *nodes) showMissing(have func(name string) bool) {
 	for name, n := range ns.byName {
-		if n.reported() && !have(name) {
+		if reported(n.up) && !have(name) {
 			n.lacksNode = true
 			ns.status.node(name)
 		}
@@ -123,7 +125,7 @@ func (ns *nodes) removeDeleted(b *batch) {
 		n.up.Range("", func(e link.Entry) bool {
 			if a, shown := edgeOwned(n.name, e.Key); shown {
 				ns.reports.note(n.name, a.Kind, e.Key)
-				b.publishes = append(b.publishes, tree.EntryMessage(n.name, link.Entry{Key: e.Key, Ver: e.Ver, TS: b.now.UnixMilli(), Deleted: true}))
+				b.reports = append(b.reports, tree.EntryMessage(n.name, link.Entry{Key: e.Key, Ver: e.Ver, TS: b.now.UnixMilli(), Deleted: true}))
 			}
 			return true
 		})
@@ -141,7 +143,7 @@ func (ns *nodes) removeDeleted(b *batch) {
 
 // dropUnused forgets a node that has reported nothing and that no object is for.
 func (ns *nodes) dropUnused(b *batch, n *node) {
-	if n.linkClient != "" || n.reported() || len(n.bound) > 0 || n.documentCount > 0 || ns.registered[n.name] {
+	if n.linkClient != "" || reported(n.up) || len(n.bound) > 0 || n.documentCount > 0 || ns.registered[n.name] {
 		return
 	}
 	delete(ns.byName, n.name)

@@ -4,20 +4,27 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/edgebus/edgebus/cloud/store"
+	"github.com/edgebus/edgebus/topics"
 	"github.com/edgebus/edgebus/topics/link"
+	"github.com/edgebus/edgebus/topics/resource"
 )
 
 // storeFaults are what a test lets the store do wrong.
 type storeFaults struct {
 	reports, objects atomic.Bool
 	reads, probes    atomic.Int64 // of replicas that were read back, and of changes that change nothing
+	held             sync.RWMutex // locked: no commit is answered
+	waiting          atomic.Int64 // commits that wait for that
 }
 
 var errFull = errors.New("no space left on device")
@@ -31,6 +38,10 @@ func (r faultyReplicas) Commit(ctx context.Context, changes []store.NodeChange) 
 	if len(changes) == 1 && changes[0].Meta == nil && !changes[0].Drop {
 		r.probes.Add(1)
 	}
+	r.waiting.Add(1)
+	r.held.RLock()
+	defer r.held.RUnlock()
+	r.waiting.Add(-1)
 	if r.reports.Load() {
 		return errFull
 	}
@@ -147,4 +158,88 @@ func (r *rig) setDeaf(deaf bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.deaf = deaf
+}
+
+// While what a node reports is being stored, and that may never end, readers have what was stored before; with the answer they have what
+// is stored then, whether it was stored or not.
+func TestReadersNeverWaitForACommitOfReports(t *testing.T) {
+	for _, fails := range []bool{false, true} {
+		t.Run(fmt.Sprint("fails: ", fails), func(t *testing.T) {
+			r, c := newJoinedRig(t)
+			reports := r.twins.Reports(topics.KindReported)
+			defer reports.Close()
+			for i := range 40 { // many blocks of a node's map
+				c.report(fmt.Sprintf("devices/lamp/reported/extra%02d", i), strings.Repeat("x", 100))
+			}
+			c.report("devices/lamp/reported/temperature", "4")
+			r.inStep()
+			r.status(func(s resource.DeviceStatus) bool {
+				v := s.Twin["temperature"].Reported
+				return v != nil && v.Value == "4"
+			})
+			const temperature = "v1/nodes/n1/devices/lamp/reported/temperature"
+			r.fault.held.Lock()
+			release := sync.OnceFunc(r.fault.held.Unlock)
+			defer release()
+			c.report("devices/lamp/reported/temperature", "20")
+			c.report("devices/lamp/reported/extra17", "other")
+			c.report("devices/lamp/reported/extra40", "new")
+			require.Eventually(t, func() bool { return r.fault.waiting.Load() > 0 }, testTimeout, time.Millisecond)
+
+			read := make(chan struct{})
+			go func() {
+				defer close(read)
+				assert.Len(t, r.retained("v1/nodes/n1/devices/lamp/reported/+"), 41)
+				assert.Equal(t, "4", string(r.retained(temperature)[temperature].Payload))
+				assert.Equal(t, "4", string(r.twins.Report(topics.Address{Node: "n1", Kind: topics.KindReported, Device: "lamp", Name: "temperature"}).Value))
+				links, _ := r.twins.Links("n1", 1)
+				assert.Len(t, links, 1)
+				there, _ := r.twins.Registered("n1")
+				assert.True(t, there)
+				assert.Equal(t, 1, r.twins.Stats().Online)
+				for len(reports.take()) > 0 { // what was stored before
+				}
+			}()
+			select {
+			case <-read:
+			case <-time.After(testTimeout):
+				t.Fatal("a reader waits for the commit")
+			}
+			d, _ := r.device("lamp")
+			require.Equal(t, "4", d.Status.Twin["temperature"].Reported.Value)
+			require.NotContains(t, r.said(temperature), "20", "nothing is published before it is stored")
+			require.Equal(t, 3, c.behind(), "and nothing is acknowledged")
+
+			r.fault.reports.Store(fails)
+			release()
+			if fails {
+				require.Eventually(t, func() bool { return r.twins.Stats().FailedCommits > 0 }, testTimeout, time.Millisecond)
+				require.Equal(t, "4", string(r.retained(temperature)[temperature].Payload))
+				r.storesAgain()
+				r.disconnect(c)
+				r.connect(c)
+			}
+			r.inStep()
+			require.Equal(t, "20", string(r.retained(temperature)[temperature].Payload))
+			require.Len(t, r.retained("v1/nodes/n1/devices/lamp/reported/+"), 42)
+			require.Eventually(t, func() bool {
+				d, _ := r.device("lamp")
+				return d.Status.Twin["temperature"].Reported.Value == "20"
+			}, testTimeout, time.Millisecond)
+			found := false
+			require.Eventually(t, func() bool {
+				for _, one := range reports.take() {
+					found = found || one.Name == "temperature" && string(one.Value) == "20"
+				}
+				return found
+			}, testTimeout, time.Millisecond, "who watches reports is told after the commit")
+		})
+	}
+}
+
+// behind is how many keys the hub has not confirmed.
+func (c *core) behind() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.up.Dirty()
 }

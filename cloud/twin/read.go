@@ -70,7 +70,7 @@ func (n *node) parts() []tree.EntryRange {
 	return []tree.EntryRange{
 		{Range: rangePresence, Show: func(e link.Entry) (broker.Message, bool) { return n.shown(e.Key) }},
 		{Range: n.down.RangeFrom, Show: n.shownDown},
-		{Range: n.up.RangeFrom, Show: n.shownUp},
+		{Range: n.up.Stored().RangeFrom, Show: n.shownUp},
 	}
 }
 
@@ -88,7 +88,7 @@ func (n *node) shown(key string) (m broker.Message, ok bool) {
 	if e, ok := n.down.Get(key); ok { // first, so that a node can't replace a key that the cloud owns
 		return n.shownDown(e)
 	}
-	if e, ok := n.up.Get(key); ok {
+	if e, ok := n.up.Stored().Get(key); ok {
 		return n.shownUp(e)
 	}
 	return m, false

@@ -49,7 +49,7 @@ func (ws *reportWatches) Reports(kind topics.Kind) *Reports {
 	ws.host.RLock() // no change comes between the list and the watch
 	defer ws.host.RUnlock()
 	for _, n := range ws.nodes.byName {
-		n.up.Range(prefix, func(e link.Entry) bool {
+		n.up.Stored().Range(prefix, func(e link.Entry) bool {
 			if a, ok := edgeOwned(n.name, e.Key); ok && a.Kind == kind {
 				r.note(treeKey{n.name, e.Key})
 			}
@@ -125,7 +125,7 @@ func (r *Reports) Next(ctx context.Context) ([]Report, error) {
 	}
 }
 
-// take reads what has changed. A change is noted before it is stored, so what it reads may not have changed after all.
+// take reads what has changed.
 func (r *Reports) take() (list []Report) {
 	r.watches.host.View(func() {
 		r.mu.Lock()
@@ -153,7 +153,7 @@ func (ws *reportWatches) Report(at topics.Address) (r Report) {
 func (ws *reportWatches) reportAt(at topics.Address) Report {
 	r := Report{Address: at}
 	if n := ws.nodes.byName[at.Node]; n != nil {
-		if e, ok := n.up.Get(at.Key()); ok {
+		if e, ok := n.up.Stored().Get(at.Key()); ok {
 			r.Value, r.TS = e.Value, e.TS
 		}
 	}

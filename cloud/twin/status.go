@@ -276,18 +276,18 @@ func (sw *statusWriter) nodeFacts(name string) (f nodeFacts) {
 	f.state, f.oversize, f.exists = n.state(), n.quotaError, n.linkClient != "" || n.lacksNode
 	f.overHTTP = f.overHTTP && n.linkClient == ""
 	f.otherHub, f.otherHubKnown, f.lastError = n.otherHubText(), n.mapHubKnown, n.connections.ended
-	if e, ok := n.up.Get(topics.Address{Kind: topics.KindStatus}.Key()); ok {
+	if e, ok := n.up.Stored().Get(topics.Address{Kind: topics.KindStatus}.Key()); ok {
 		_ = json.Unmarshal(e.Value, &f.core) // a report that can't be decoded has no version
 	}
-	if e, ok := n.up.Get(topics.Address{Kind: topics.KindAgent}.Key()); ok {
+	if e, ok := n.up.Stored().Get(topics.Address{Kind: topics.KindAgent}.Key()); ok {
 		if r, err := resource.ParseAgentReport(e.Value); err == nil { // the node's broker has checked it
 			f.agent, f.agentAt = &r, e.TS
 		}
 	}
-	if e, ok := n.up.Get(topics.Address{Kind: topics.KindAgentState}.Key()); ok {
+	if e, ok := n.up.Stored().Get(topics.Address{Kind: topics.KindAgentState}.Key()); ok {
 		f.agentState = string(e.Value)
 	}
-	if e, ok := n.up.Get(topics.Address{Kind: topics.KindDiscovererState}.Key()); ok {
+	if e, ok := n.up.Stored().Get(topics.Address{Kind: topics.KindDiscovererState}.Key()); ok {
 		f.discovererState = string(e.Value)
 	}
 	return f
@@ -455,7 +455,7 @@ func (ds *devices) reach(d *device, whole resource.Device, state string) resourc
 			r.Since = resource.FormatMillis(n.connections.since)
 		}
 		if state == resource.Unknown {
-			r.Mappers = tree.Mappers(n.name, n.up.Range)
+			r.Mappers = tree.Mappers(n.name, n.up.Stored().Range)
 		}
 	}
 	return r
@@ -466,7 +466,7 @@ func (ds *devices) reportedBy(d *device) map[string]resource.StoredValue {
 	up := make(map[string]resource.StoredValue)
 	if n := ds.nodes.byName[d.node]; n != nil {
 		prefix := "devices/" + d.name + "/"
-		n.up.Range(prefix, func(e link.Entry) bool {
+		n.up.Stored().Range(prefix, func(e link.Entry) bool {
 			if !n.isFormer(d.name, e) {
 				up[e.Key[len(prefix):]] = tree.StoredValue(e)
 			}

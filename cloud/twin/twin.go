@@ -94,10 +94,14 @@ type Stats struct {
 type batch struct {
 	now            time.Time
 	refused        error                    // why nothing that nodes report can be stored, known before
-	publishes      []broker.Message         // projections of objects, which are stored already
+	publishes      []broker.Message         // projections of objects, which are stored already, and presence
 	reports        []broker.Message         // what nodes reported: published once it is stored
+	reported       []reportedKey            // the same, for those who read it then
 	linkMessages   []broker.Message         // of the links, encoded while the state is locked
 	changes        int                      // number of changes that nodes made
+	stored         []store.NodeChange       // what is to be stored of them
+	failed, lost   error                    // why it was not stored, and why it could not be read back after that
+	restored       map[*node]*link.Replica  // what was read back
 	acknowledge    []func(error)            // acknowledge messages of the links
 	loading        bool                     // New is loading: nothing is published or recorded
 	devices        map[string]*store.Object // to be projected: as they are now, or nil where only the model changed
@@ -161,8 +165,8 @@ func New(ctx context.Context, o Options) (*Twins, error) {
 	}
 	t := &Twins{sampledLog: o.SampledLog()}
 	t.host = tree.NewHost(&o.Options, tree.BatchStages[*batch]{
-		Begin: t.begin, Full: func(b *batch) bool { return b.changes >= maxChanges },
-		Commit: t.commit, Publish: t.publish, Finish: t.finish,
+		Begin: t.begin, Full: func(b *batch) bool { return b.changes >= maxChanges }, Derive: t.derive, PublishStored: t.publishStored,
+		Store: t.store, Settle: t.settle, Publish: t.publish, Finish: t.finish,
 	})
 	t.opts = o
 	t.connectParts()
@@ -215,31 +219,70 @@ func (t *Twins) Run(ctx context.Context) error {
 	return t.host.Run(ctx, tree.Timer[*batch]{C: tick.C, Step: t.resend})
 }
 
-// commit derives what follows from the steps, and stores what the nodes reported.
-func (t *Twins) commit(ctx context.Context, b *batch) error {
+// derive derives what follows from the steps, and takes what is to be stored of the nodes' reports.
+func (t *Twins) derive(b *batch) {
 	t.devices.derive(b)
-	failed, lost := t.store(ctx, b)
-	if failed == nil {
-		b.publishes, b.events = append(b.publishes, b.reports...), append(b.events, b.reportedEvents...)
-		t.nodes.removeDeleted(b)
-	} else {
-		t.retryForget(b)
+	if b.refused != nil {
+		b.failed = b.refused
+		return
 	}
-	if lost == nil {
-		b.linkMessages = t.messages(b)
+	b.stored = b.deletions()
+	for n := range b.activeLinks {
+		if j := n.up.TakeChanges(); j.Dirty {
+			c, err := nodeChange(n.name, j)
+			if err != nil {
+				b.lost = err
+				return
+			}
+			b.stored = append(b.stored, c)
+		}
 	}
-	return lost
 }
 
-func (t *Twins) publish(b *batch) {
-	stored := new(tree.DeliveryOutcomes)
-	for _, m := range b.publishes {
-		stored.Deliver(&t.opts.Options, m)
-	}
+// publishStored publishes what derives from objects, and that nodes come and go.
+func (t *Twins) publishStored(b *batch) {
+	outcomes := t.deliver(b.publishes)
 	if len(b.revisions) > 0 {
-		stored.Then(func(err error) { t.deliveries.note(b.revisions, err) })
+		outcomes.Then(func(err error) { t.deliveries.note(b.revisions, err) })
 	}
+	b.publishes = nil
 }
+
+func (t *Twins) deliver(messages []broker.Message) *tree.DeliveryOutcomes {
+	outcomes := new(tree.DeliveryOutcomes)
+	for _, m := range messages {
+		outcomes.Deliver(&t.opts.Options, m)
+	}
+	return outcomes
+}
+
+// settle makes the nodes' maps what is stored.
+func (t *Twins) settle(b *batch) error {
+	if b.lost != nil {
+		return b.lost
+	}
+	for n := range b.activeLinks {
+		n.up.ChangesStored()
+	}
+	for n, up := range b.restored {
+		n.up = up
+	}
+	if b.failed == nil {
+		b.events = append(b.events, b.reportedEvents...)
+		for _, r := range b.reported {
+			t.noteReported(r)
+		}
+		t.nodes.removeDeleted(b)
+	} else {
+		b.reports = nil
+		t.retryForget(b)
+	}
+	b.linkMessages = t.messages(b)
+	return nil
+}
+
+// publish publishes what nodes reported, and which of them are gone.
+func (t *Twins) publish(b *batch) { t.deliver(append(b.publishes, b.reports...)) }
 
 // finish acknowledges the links' messages, records the events and sends what the links have to say. A message whose changes could
 // not be stored is acknowledged as well: the link protocol sends them again.
@@ -255,45 +298,35 @@ func (t *Twins) finish(b *batch) {
 	}
 }
 
-// store stores what the nodes reported. If that fails, their maps are read back, so that the state in memory is what is stored.
-// lost is the error if the maps can't be read back, either.
-func (t *Twins) store(ctx context.Context, b *batch) (failed, lost error) {
-	if b.refused != nil {
-		return b.refused, nil
-	}
-	changes := b.deletions()
-	for n := range b.activeLinks {
-		if j := n.up.TakeChanges(); j.Dirty {
-			c, err := nodeChange(n.name, j)
-			if err != nil {
-				return err, err
-			}
-			changes = append(changes, c)
-		}
-	}
-	if len(changes) == 0 {
-		return nil, nil
+// store stores what the nodes reported. If that fails, their maps are read back. The batch is lost if they can't be, either.
+func (t *Twins) store(ctx context.Context, b *batch) {
+	if b.failed != nil || b.lost != nil || len(b.stored) == 0 {
+		return
 	}
 	t.stats.commits.Add(1)
-	err := t.opts.Replicas.Commit(ctx, changes)
+	err := t.opts.Replicas.Commit(ctx, b.stored)
 	if err == nil {
 		t.outage.Stored()
-		return nil, nil
+		return
 	}
+	b.failed = err
 	t.stats.failed.Add(1)
 	t.opts.Log.Error().Err(err).Msg("what nodes report can't be stored: it is requested from them again until the store can be written")
 	t.outage.Begin(err)
 	t.probeNode = ""
-	for _, c := range changes {
+	b.restored = make(map[*node]*link.Replica)
+	for _, c := range b.stored {
 		n := t.nodes.byName[c.Node]
-		if again := t.nodes.reload(ctx, n); again != nil {
-			return err, fmt.Errorf("what node %s reported can't be read back after a failed commit: %w", c.Node, again)
+		up, err := t.nodes.reload(ctx, n.name)
+		if err != nil {
+			b.lost = fmt.Errorf("what node %s reported can't be read back after a failed commit: %w", c.Node, err)
+			return
 		}
-		if n.reported() {
+		b.restored[n] = up
+		if reported(up) {
 			t.probeNode = n.name
 		}
 	}
-	return err, nil
 }
 
 // messages are what the links have to say now; they are encoded while the state is locked.
@@ -342,8 +375,8 @@ func (t *Twins) Stats() Stats {
 	now := t.opts.Now()
 	for _, n := range t.nodes.byName {
 		s.DownKeys += n.down.Len()
-		s.UpKeys += n.up.Len()
-		s.UpBytes += n.up.Bytes()
+		s.UpKeys += n.up.Stored().Len()
+		s.UpBytes += n.up.Stored().Bytes()
 		if n.quotaError != "" {
 			s.Oversize++
 		}

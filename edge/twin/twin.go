@@ -113,7 +113,7 @@ type batch struct {
 	changedDocuments map[string]bool    // documents that may have changed, by key
 
 	refused      error                  // why nothing can be stored, known before: steps change nothing that would have to be
-	failed       error                  // why the batch was not stored
+	failed, lost error                  // why the batch was not stored, and why the state could not be read back after that
 	stored       *tree.DeliveryOutcomes // of the messages to durable sessions
 	messages     []link.Message         // to the hub
 	ready        func()                 // called if the hub has caught up with this batch
@@ -164,7 +164,10 @@ func New(o Options) (*Twin, error) {
 		o.RightsChanged = func() {}
 	}
 	t := &Twin{sampledLog: o.SampledLog()}
-	t.host = tree.NewHost(&o.Options, tree.BatchStages[*batch]{Begin: t.newBatch, Commit: t.commit, Publish: t.publish, Finish: t.finish})
+	t.host = tree.NewHost(&o.Options, tree.BatchStages[*batch]{
+		Begin: t.newBatch, Derive: t.commit, PublishStored: t.publish, Store: func(context.Context, *batch) {},
+		Settle: func(b *batch) error { return b.lost }, Publish: func(*batch) {}, Finish: t.finish,
+	})
 	if o.Epoch == nil {
 		o.Epoch = newEpoch
 	}
@@ -240,16 +243,16 @@ func (t *Twin) newBatch() *batch {
 	return &t.batch
 }
 
-// commit derives what follows from the steps, and stores it.
-func (t *Twin) commit(_ context.Context, b *batch) (lost error) {
+// commit derives what follows from the steps, and stores it. Readers wait for that: they see the same maps as the steps.
+func (t *Twin) commit(b *batch) {
 	if b.refused == nil {
 		t.ends.touchDue(b)
 	}
 	t.documents.derive(b)
-	b.failed, lost = t.store(b)
+	b.failed, b.lost = t.store(b)
 	t.repeat(b)
 	b.messages = t.link.messages(b)
-	if lost != nil {
+	if b.lost != nil {
 		b.messages = nil
 	}
 	b.ready = t.link.caughtUp()
@@ -259,7 +262,6 @@ func (t *Twin) commit(_ context.Context, b *batch) (lost error) {
 	if b.failed == nil {
 		b.wakeWatchers = t.history.add(b.changed, t.devices.byName)
 	}
-	return lost
 }
 
 // publish delivers what was stored, and applies the batch's device changes at their places between the messages.
@@ -298,6 +300,7 @@ func (t *Twin) store(b *batch) (failed, lost error) {
 	t.stats.commits.Add(1)
 	err := t.opts.Store.Commit(batch)
 	if err == nil {
+		t.down.ChangesStored()
 		t.overrides.floorStored = true
 		t.outage.Stored()
 		return nil, nil

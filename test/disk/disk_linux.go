@@ -190,3 +190,27 @@ func (zeroReader) Read(p []byte) (int, error) {
 	clear(p)
 	return len(p), nil
 }
+
+// Freeze keeps what is written from being answered, and Thaw answers it; reading goes on. A frozen file system can't be unmounted.
+func (d *Disk) Freeze() error {
+	const freeze = 0xc0045877 // FIFREEZE
+	return d.control(freeze)
+}
+
+// Thaw ends what Freeze began.
+func (d *Disk) Thaw() error {
+	const thaw = 0xc0045878 // FITHAW
+	return d.control(thaw)
+}
+
+func (d *Disk) control(request uintptr) error {
+	dir, err := os.Open(d.Dir)
+	if err != nil {
+		return err
+	}
+	defer dir.Close()
+	if _, _, errno := syscall.Syscall(syscall.SYS_IOCTL, dir.Fd(), request, 0); errno != 0 {
+		return fmt.Errorf("%s: %w", d.Dir, errno)
+	}
+	return nil
+}

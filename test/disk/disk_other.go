@@ -16,5 +16,7 @@ func New(t testing.TB, _ int) *Disk {
 func (*Disk) Cut() error          { return nil }
 func (*Disk) Restore() error      { return nil }
 func (*Disk) ReadOnly(bool) error { return nil }
+func (*Disk) Freeze() error       { return nil }
+func (*Disk) Thaw() error         { return nil }
 func (*Disk) Fill() error         { return nil }
 func (*Disk) Free() error         { return nil }

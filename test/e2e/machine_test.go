@@ -126,14 +126,17 @@ func (m *smallMachine) fetch(n int) error {
 		ended <- err
 		return err
 	}
-	return harness.Eventually(ctx, stand.WaitTimeout, func(context.Context) error {
-		m.box.mu.Lock()
-		defer m.box.mu.Unlock()
-		if len(m.box.got) < n {
-			return fmt.Errorf("%d of %d messages have arrived", len(m.box.got), n)
-		}
-		return nil
-	})
+	return harness.Eventually(ctx, stand.WaitTimeout, func(context.Context) error { return m.box.has(n) })
+}
+
+// has is whether so many messages have arrived.
+func (b *outbox) has(n int) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if len(b.got) < n {
+		return fmt.Errorf("%d of %d messages have arrived", len(b.got), n)
+	}
+	return nil
 }
 
 // refused repeats a write until it is refused for a reason that names the cause.

@@ -8,7 +8,9 @@
 //
 //  1. apply any number of steps: Put, Delete, Connect, Step, Resend;
 //  2. call TakeChanges and, if it is Dirty, commit it in one durable transaction;
-//  3. only then call Messages and send them, and acknowledge writers.
+//  3. only then call ChangesStored of a Replica, call Messages and send them, and acknowledge writers.
+//
+// Between 1 and 3 other goroutines may read what is stored: Stored of a Replica.
 //
 // The order is what makes a crash harmless: nobody has heard of anything that
 // is not on disk. A host whose commit fails throws the machine away and

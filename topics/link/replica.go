@@ -13,7 +13,8 @@ type Replica struct {
 	dir     MapDirection
 	lineage Lineage
 	applied uint64
-	replicaEntries
+	ReplicaEntries
+	stored  *ReplicaEntries // the entries that are stored, if there are others
 	changes changeLog
 
 	quota     Quota
@@ -33,7 +34,7 @@ type partialFull struct {
 	parts          uint32
 	held           uint32
 	count          int // of the entries that came
-	replicaEntries     // of different keys
+	ReplicaEntries     // of different keys
 }
 
 // NewReplica begins with an empty map, of no lineage.
@@ -112,6 +113,7 @@ func (r *Replica) write(changes []Entry, e *Entry) []Entry {
 	if e.Deleted {
 		return r.drop(changes, *e)
 	}
+	r.keepStored()
 	_, same := r.set(e)
 	r.changes.put(*e)
 	r.changes.dirty = true
@@ -122,6 +124,7 @@ func (r *Replica) write(changes []Entry, e *Entry) []Entry {
 }
 
 func (r *Replica) drop(changes []Entry, tombstone Entry) []Entry {
+	r.keepStored()
 	if !r.remove(tombstone.Key) {
 		return changes
 	}
@@ -219,6 +222,26 @@ func (r *Replica) TakeChanges() JournalChanges {
 	return r.changes.take(MapState{Lineage: r.lineage, Applied: r.applied})
 }
 
+// keepStored keeps what is stored for readers, before it changes.
+func (r *Replica) keepStored() {
+	if r.stored == nil {
+		stored := r.ReplicaEntries
+		stored.table = r.table.snapshot()
+		r.stored = &stored
+	}
+}
+
+// Stored are the entries as of the last ChangesStored, for readers while the next changes are being stored. They are valid until the map changes, or ChangesStored is called.
+func (r *Replica) Stored() *ReplicaEntries {
+	if r.stored != nil {
+		return r.stored
+	}
+	return &r.ReplicaEntries
+}
+
+// ChangesStored says that the changes that were taken last are stored: readers of Stored see them.
+func (r *Replica) ChangesStored() { r.stored, r.table.shared = nil, false }
+
 // Collects is the id of the FULL whose first parts have arrived; 0: none.
 func (r *Replica) Collects() uint64 {
 	if r.partial == nil {
@@ -233,8 +256,8 @@ func (r *Replica) Lineage() Lineage { return r.lineage }
 // Applied is up to which seq of its lineage the map is.
 func (r *Replica) Applied() uint64 { return r.applied }
 
-// replicaEntries are a replica's entries, in their stored form to save memory. Methods return copies.
-type replicaEntries struct {
+// ReplicaEntries are a replica's entries, in their stored form to save memory. Its methods return copies.
+type ReplicaEntries struct {
 	table keyTable
 	sum   hashSum
 	size  int // bytes of keys and values
@@ -246,7 +269,7 @@ func unpackEntry(key string, body []byte) Entry {
 }
 
 // Get returns an entry.
-func (x *replicaEntries) Get(key string) (Entry, bool) {
+func (x *ReplicaEntries) Get(key string) (Entry, bool) {
 	body, ok := x.table.get(key)
 	if !ok {
 		return Entry{}, false
@@ -255,7 +278,7 @@ func (x *replicaEntries) Get(key string) (Entry, bool) {
 }
 
 // set stores an entry. It says whether the key existed, and whether the old entry was the same for readers.
-func (x *replicaEntries) set(e *Entry) (had, same bool) {
+func (x *ReplicaEntries) set(e *Entry) (had, same bool) {
 	if body, ok := x.table.get(e.Key); ok {
 		old, origin, _ := viewEntry(e.Key, body) // valid until the table changes
 		had, same = true, old.equalForReaders(e)
@@ -269,7 +292,7 @@ func (x *replicaEntries) set(e *Entry) (had, same bool) {
 	return had, same
 }
 
-func (x *replicaEntries) remove(key string) (had bool) {
+func (x *ReplicaEntries) remove(key string) (had bool) {
 	old, had := x.Get(key)
 	if had {
 		x.uncount(&old)
@@ -278,32 +301,32 @@ func (x *replicaEntries) remove(key string) (had bool) {
 	return had
 }
 
-func (x *replicaEntries) uncount(e *Entry) {
+func (x *ReplicaEntries) uncount(e *Entry) {
 	x.sum.sub(e.hash())
 	x.size -= e.weight()
 }
 
 // Range calls fn for entries in order of their keys, until it says false.
-func (x *replicaEntries) Range(prefix string, fn func(Entry) bool) { x.RangeFrom(prefix, prefix, fn) }
+func (x *ReplicaEntries) Range(prefix string, fn func(Entry) bool) { x.RangeFrom(prefix, prefix, fn) }
 
 // RangeFrom is Range from a key on. fn must not change the map.
-func (x *replicaEntries) RangeFrom(prefix, from string, fn func(Entry) bool) {
+func (x *ReplicaEntries) RangeFrom(prefix, from string, fn func(Entry) bool) {
 	x.table.scan(max(prefix, from), func(key, body []byte) bool {
 		return bytes.HasPrefix(key, []byte(prefix)) && fn(unpackEntry(string(key), body))
 	})
 }
 
 // Keys returns the keys in order.
-func (x *replicaEntries) Keys(prefix string) []string { return collectKeys(x.Range, prefix) }
+func (x *ReplicaEntries) Keys(prefix string) []string { return collectKeys(x.Range, prefix) }
 
 // Len counts keys.
-func (x *replicaEntries) Len() int { return x.table.len }
+func (x *ReplicaEntries) Len() int { return x.table.len }
 
 // Bytes counts those of keys and values.
-func (x *replicaEntries) Bytes() int { return x.size }
+func (x *ReplicaEntries) Bytes() int { return x.size }
 
 // Digest of the entries.
-func (x *replicaEntries) Digest() Digest { return x.sum.digest() }
+func (x *ReplicaEntries) Digest() Digest { return x.sum.digest() }
 
 // Quota limits a map: the number of keys, and the bytes of keys and values together. 0 is no limit.
 //

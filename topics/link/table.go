@@ -21,7 +21,16 @@ const blockSize = 1 << 10
 type keyTable struct {
 	blocks [][]byte // none empty
 	len    int
-	last   int // the block that was changed last: what is written together is mostly close together
+	last   int  // the block that was changed last: what is written together is mostly close together
+	shared bool // a snapshot has the same blocks: they are replaced, and not changed
+}
+
+// snapshot is the table as it is. From then on t replaces blocks instead of changing them.
+func (t *keyTable) snapshot() keyTable {
+	t.shared = true
+	next := *t
+	next.blocks = slices.Clone(t.blocks)
+	return next
 }
 
 // tableRecord is a parsed record of a block.
@@ -185,7 +194,7 @@ func (t *keyTable) del(key string) bool {
 func (t *keyTable) splice(i, from, to int, text []byte) {
 	t.last = i
 	b := t.blocks[i]
-	if size := len(b) - (to - from) + len(text); size <= cap(b) {
+	if size := len(b) - (to - from) + len(text); size <= cap(b) && !t.shared {
 		b = slices.Replace(b, from, to, text...)
 	} else { // with room for a few more, if there will be any
 		room := max(size, min(size+size/4, blockSize))
