@@ -13,6 +13,7 @@
 //   - acl: rules for users' own topics, as mosquitto's acl_file has them
 //   - limits: what a broker and its clients may hold
 //   - password: hashes of passwords
+//   - sparkplug: payloads of Sparkplug B
 //   - schedule: windows of time in which nodes may be updated
 //   - backoff: how long to wait before something that failed is tried again
 //

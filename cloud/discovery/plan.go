@@ -586,7 +586,7 @@ type HandlerReports struct {
 // HandlerConditions are HandlerReady and DetailsAccepted of a Configuration.
 func HandlerConditions(list []resource.Condition, of resource.Meta, o Order, s HandlerReports, now time.Time) []resource.Condition {
 	var missing, failing, refused, accepted, beyond []string
-	why, expected := "", 0
+	why, told, expected := "", "", 0
 	for _, node := range o.Nodes {
 		r, has := s.Reports[node]
 		current := r.Version == "" || r.Version == o.Request.Version
@@ -611,9 +611,12 @@ func HandlerConditions(list []resource.Condition, of resource.Meta, o Order, s H
 			why = cmp.Or(why, r.Message)
 		default:
 			accepted = append(accepted, node)
+			if r.Message != "" {
+				told = cmp.Or(told, "; "+node+": "+r.Message)
+			}
 		}
 	}
-	ready, reason, message := true, "Ready", fmt.Sprintf("all %d nodes have the handler %s", expected, o.Request.Handler)
+	ready, reason, message := true, "Ready", fmt.Sprintf("all %d nodes have the handler %s%s", expected, o.Request.Handler, told)
 	switch {
 	case len(o.Nodes) == 0:
 		ready, reason, message = false, "NoNodes", "no node is chosen by spec.nodeSelector"

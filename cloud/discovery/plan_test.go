@@ -143,6 +143,7 @@ func TestNoAnswerYetIsSaidOnce(t *testing.T) {
 func TestHandlerReadySpeaksOfNodesThatRunEdgediscovery(t *testing.T) {
 	order := discovery.Order{Nodes: []string{"n1", "n2", "n3"}, Request: resource.DiscoveryRequest{Handler: "onvif"}}
 	accepted, failing := resource.HandlerReport{State: resource.HandlerAccepted}, resource.HandlerReport{State: resource.HandlerFailing, Message: "it has stalled"}
+	partly := resource.HandlerReport{State: resource.HandlerAccepted, Message: "something is left out"}
 	for name, c := range map[string]struct {
 		state discovery.HandlerReports
 		want  string
@@ -152,6 +153,7 @@ func TestHandlerReadySpeaksOfNodesThatRunEdgediscovery(t *testing.T) {
 		"for others":    {discovery.HandlerReports{Reports: map[string]resource.HandlerReport{"n1": accepted}, Discovers: map[string]bool{"n1": true, "n2": true}}, "NoHandler: 1 of 2 nodes have no handler onvif: n2"},
 		"selected":      {discovery.HandlerReports{Reports: map[string]resource.HandlerReport{"n1": accepted}, Selected: true}, "NoHandler: 2 of 3 nodes have no handler onvif: n2, n3"},
 		"only devices":  {discovery.HandlerReports{DeviceCounts: map[string]int{"n3": 1}}, "Ready: all 1 nodes have the handler onvif"},
+		"left out":      {discovery.HandlerReports{Reports: map[string]resource.HandlerReport{"n1": partly}, Discovers: map[string]bool{"n1": true}}, "Ready: all 1 nodes have the handler onvif; n1: something is left out"},
 		"failing first": {discovery.HandlerReports{Reports: map[string]resource.HandlerReport{"n1": failing}, Selected: true}, "Failing: the handler onvif fails on n1: it has stalled; 2 of 3 nodes have none: n2, n3"},
 	} {
 		list := discovery.HandlerConditions(nil, resource.Meta{}, order, c.state, time.Now())

@@ -136,8 +136,11 @@ func (a *handlerCall) callHandler() error {
 	silence := time.AfterFunc(a.d.o.Timing.Silence, func() { a.silent(ctx) })
 	defer silence.Stop()
 	if a.e.program != nil {
+		told := ""
+		ctx := handler.WithTell(ctx, func(message string) { told = message })
 		found := func(devices []handler.Device) {
 			l := a.newList()
+			l.told = told
 			for _, d := range devices {
 				l.add(d, nil)
 			}
@@ -284,6 +287,7 @@ type deviceList struct {
 	beyond   int                          // devices after the first limit
 	problems int
 	first    []error // of the problems
+	told     string  // what else the handler says, which is no problem of its
 }
 
 func (a *handlerCall) newList() *deviceList {
@@ -369,7 +373,7 @@ func (a *handlerCall) found(ctx context.Context, l *deviceList, flood bool) {
 	}
 	a.devices, a.unsure, a.e.seen = l.devices, time.Time{}, time.Now()
 	if message == "" {
-		a.report(resource.HandlerAccepted, "")
+		a.report(resource.HandlerAccepted, l.told)
 	} else {
 		a.report(resource.HandlerFailing, message)
 	}

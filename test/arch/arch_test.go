@@ -253,8 +253,8 @@ func mappersRule(from, to string) string {
 	if isBelow(to, "broker") && !isBelow(to, "broker/client", "broker/daemon") {
 		return "a mapper is an MQTT client: of the broker it uses broker/client only"
 	}
-	if from == "mappers/mqtt" && to == "broker/client" {
-		return "" // its devices' protocol
+	if from == "mappers/mqtt" && (to == "broker/client" || to == "topics/sparkplug") {
+		return "" // its devices' protocols
 	}
 	if isDriver(from) && isBelow(to, "broker", "topics") {
 		return "a driver knows its protocol; the SDK knows MQTT, topics and resources"

@@ -106,6 +106,23 @@ type Resumer interface {
 	Resume(ctx context.Context, details string, properties map[string][]byte, known []Device, found func([]Device)) error
 }
 
+// tellKey is of what a context has for TellUser.
+type tellKey struct{}
+
+// WithTell is a context for Discover in which TellUser calls tell.
+func WithTell(ctx context.Context, tell func(message string)) context.Context {
+	return context.WithValue(ctx, tellKey{}, tell)
+}
+
+// TellUser says something about what is found that its Configuration's user should know, such as what of a device isn't understood and is left out,
+// until something else is said; an empty message takes it back. It is called before the list that it is about. A handler in a process of its
+// own is not heard.
+func TellUser(ctx context.Context, message string) {
+	if tell, ok := ctx.Value(tellKey{}).(func(string)); ok {
+		tell(message)
+	}
+}
+
 // Details reads details, which are YAML, into the struct to, over what is set in it. A field that to hasn't is an InvalidArgument,
 // as everything else is that is wrong with them. No details leave to as it is. A field that is no text may be one in YAML: a
 // Configuration's details that are fields are texts.

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"regexp"
 	"slices"
 	"strings"
 
@@ -24,29 +23,29 @@ func (h *homeAssistant) filters() []string {
 // configFields are the members of a discovery payload by their full names.
 type configFields map[string]any
 
-func (h *homeAssistant) message(topic string, payload []byte) error {
+func (h *homeAssistant) message(topic string, payload []byte) (bool, error) {
 	component, object, _ := strings.Cut(strings.TrimSuffix(strings.TrimPrefix(topic, h.topic+"/"), "/config"), "/")
 	var entities []device
 	if len(payload) > 0 {
 		var config configFields
 		if err := json.Unmarshal(payload, &config); err != nil {
-			return err
+			return false, err
 		}
 		if config == nil {
-			return errors.New("null is no discovery payload")
+			return false, errors.New("null is no discovery payload")
 		}
 		var err error
-		if entities, err = config.full().entities(component, object); err != nil {
-			return err
+		if entities, err = config.full(abbreviations).entities(component, object); err != nil {
+			return false, err
 		}
 	}
-	return h.set(topic, entities...)
+	return true, h.announce(topic, entities...)
 }
 
 // entities are those of a payload, in the order of their names in it.
 func (f configFields) entities(component, object string) (list []device, err error) {
 	if component != "device" {
-		return []device{{cmp.Or(f.text("unique_id"), component+"/"+object), f.properties(component)}}, nil
+		return []device{f.entity(cmp.Or(f.text("unique_id"), component+"/"+object), component)}, nil
 	}
 	parts, ok := f["components"].(map[string]any)
 	if !ok {
@@ -57,67 +56,63 @@ func (f configFields) entities(component, object string) (list []device, err err
 		if !ok {
 			return nil, fmt.Errorf("components.%.80s is no object", name)
 		}
+		if len(members) <= 1 { // one that was removed has its platform only
+			continue
+		}
 		if base, ok := f["~"]; ok && members["~"] == nil {
 			members["~"] = base
 		}
+		own := configFields(members).full(abbreviations)
 		entity := maps.Clone(f) // what is common to all
 		delete(entity, "components")
-		maps.Copy(entity, configFields(members).full())
-		kind := entity.text("platform")
-		if kind == "" || len(members) == 1 { // one that was removed has its platform only
-			continue
+		if own["availability"] != nil || own["availability_topic"] != nil { // its own, in whichever form
+			for _, key := range []string{"availability", "availability_topic", "availability_template", "availability_mode"} {
+				delete(entity, key)
+			}
 		}
-		list = append(list, device{cmp.Or(entity.text("unique_id"), object+"/"+name), entity.properties(kind)})
+		maps.Copy(entity, own)
+		if kind := entity.text("platform"); kind != "" {
+			list = append(list, entity.entity(cmp.Or(entity.text("unique_id"), object+"/"+name), kind))
+		}
 	}
 	return list, nil
 }
 
-// abbreviations are those of Home Assistant that are of use to a mapper.
-var abbreviations = map[string]string{
-	"act_t": "action_topic", "avty": "availability", "avty_mode": "availability_mode", "avty_t": "availability_topic", "avty_tpl": "availability_template",
-	"bri_cmd_t": "brightness_command_topic", "bri_scl": "brightness_scale", "bri_stat_t": "brightness_state_topic", "bri_val_tpl": "brightness_value_template",
-	"clr_temp_cmd_t": "color_temp_command_topic", "clr_temp_stat_t": "color_temp_state_topic", "cmd_t": "command_topic", "cmd_tpl": "command_template",
-	"cmps": "components", "cns": "connections", "cu": "configuration_url", "curr_temp_t": "current_temperature_topic", "curr_temp_tpl": "current_temperature_template",
-	"dev": "device", "dev_cla": "device_class", "en": "enabled_by_default", "ent_cat": "entity_category", "ent_pic": "entity_picture",
-	"exp_aft": "expire_after", "frc_upd": "force_update", "hw": "hw_version", "ic": "icon", "ids": "identifiers", "json_attr_t": "json_attributes_topic",
-	"mdl": "model", "mdl_id": "model_id", "mf": "manufacturer", "mode_cmd_t": "mode_command_topic",
-	"mode_stat_t": "mode_state_topic", "obj_id": "object_id", "o": "origin", "ops": "options", "opt": "optimistic", "p": "platform",
-	"pl_avail": "payload_available", "pl_cls": "payload_close", "pl_not_avail": "payload_not_available", "pl_off": "payload_off", "pl_on": "payload_on",
-	"pl_open": "payload_open", "pl_prs": "payload_press", "pl_stop": "payload_stop", "pos_t": "position_topic", "ret": "retain", "sa": "suggested_area",
-	"set_pos_t": "set_position_topic", "sn": "serial_number", "stat_cla": "state_class", "stat_off": "state_off", "stat_on": "state_on",
-	"stat_t": "state_topic", "stat_tpl": "state_template", "stat_val_tpl": "state_value_template", "sug_dsp_prc": "suggested_display_precision",
-	"sup_clrm": "supported_color_modes", "sw": "sw_version", "t": "topic", "temp_cmd_t": "temperature_command_topic", "temp_stat_t": "temperature_state_topic",
-	"uniq_id": "unique_id", "unit_of_meas": "unit_of_measurement", "val_tpl": "value_template",
-}
-
 // full replaces abbreviations, and ~ in topics by what it stands for.
-func (f configFields) full() configFields {
+func (f configFields) full(names map[string]string) configFields {
 	base, _ := f["~"].(string)
 	out := configFields{}
 	for key, value := range f {
-		if full, ok := abbreviations[key]; ok {
-			key = full
-		}
+		key = cmp.Or(names[key], key)
 		switch v := value.(type) {
 		case string:
 			value = expandBase(key, v, base)
 		case []any:
 			for i, one := range v {
 				if members, ok := one.(map[string]any); ok {
-					if base != "" {
-						members["~"] = base
-					}
-					v[i] = map[string]any(configFields(members).full())
+					v[i] = expandMembers(members, base, names)
 				}
 			}
 		case map[string]any:
-			if key == "device" || key == "origin" {
-				value = map[string]any(configFields(v).full())
+			switch key {
+			case "device":
+				value = expandMembers(v, "", deviceAbbreviations)
+			case "origin":
+				value = expandMembers(v, "", originAbbreviations)
+			case "availability":
+				value = expandMembers(v, base, names)
 			}
 		}
 		out[key] = value
 	}
 	return out
+}
+
+func expandMembers(members map[string]any, base string, names map[string]string) map[string]any {
+	if base != "" {
+		members["~"] = base
+	}
+	return configFields(members).full(names)
 }
 
 func expandBase(key, value, base string) string {
@@ -156,13 +151,32 @@ func memberText(value any) string {
 }
 
 // maxMembers bounds the properties of an entity.
-const maxMembers = 100
+const maxMembers = 150
 
-// properties are all members that are texts or numbers, MQTT_STATE_TOPIC for state_topic, and what a mapper can't compute from them.
-func (f configFields) properties(component string) map[string]string {
-	p := map[string]string{}
-	for key := range f {
-		if key != "~" && len(p) < maxMembers && len(key) < 100 {
+// defaultWords are what a payload leaves out, by component: what is published to the entity, and what it says.
+var defaultWords = map[string][]string{
+	"binary_sensor": {"MQTT_PAYLOAD_ON=ON", "MQTT_PAYLOAD_OFF=OFF"},
+	"button":        {"MQTT_PAYLOAD_PRESS=PRESS"},
+	"cover":         {"MQTT_PAYLOAD_OPEN=OPEN", "MQTT_PAYLOAD_CLOSE=CLOSE", "MQTT_PAYLOAD_STOP=STOP", "MQTT_STATE_OPEN=open", "MQTT_STATE_CLOSED=closed", "MQTT_STATE_OPENING=opening", "MQTT_STATE_CLOSING=closing", "MQTT_STATE_STOPPED=stopped"},
+	"fan":           {"MQTT_PAYLOAD_ON=ON", "MQTT_PAYLOAD_OFF=OFF"},
+	"light":         {"MQTT_PAYLOAD_ON=ON", "MQTT_PAYLOAD_OFF=OFF"},
+	"lock":          {"MQTT_PAYLOAD_LOCK=LOCK", "MQTT_PAYLOAD_UNLOCK=UNLOCK", "MQTT_STATE_LOCKED=LOCKED", "MQTT_STATE_UNLOCKED=UNLOCKED"},
+	"siren":         {"MQTT_PAYLOAD_ON=ON", "MQTT_PAYLOAD_OFF=OFF"},
+	"switch":        {"MQTT_PAYLOAD_ON=ON", "MQTT_PAYLOAD_OFF=OFF"},
+	"valve":         {"MQTT_PAYLOAD_OPEN=OPEN", "MQTT_PAYLOAD_CLOSE=CLOSE", "MQTT_STATE_OPEN=open", "MQTT_STATE_CLOSED=closed"},
+}
+
+// entity is the device that a payload describes. Its properties are all members that are texts or numbers, MQTT_STATE_TOPIC for state_topic,
+// and what a mapper can't compute from them.
+func (f configFields) entity(id, component string) device {
+	d := device{id: id, properties: map[string]string{}, withheld: map[string]string{}}
+	p := d.properties
+	for _, key := range slices.Sorted(maps.Keys(f)) {
+		switch {
+		case key == "~" || key == "availability" || len(key) >= 100 || len(p) >= maxMembers:
+		case isUnknownAbbreviation(key):
+			d.leaveOut(key, "an unknown abbreviation")
+		default:
 			p["MQTT_"+network.PropertyName(key)] = f.text(key)
 		}
 	}
@@ -173,41 +187,121 @@ func (f configFields) properties(component string) map[string]string {
 		}
 	}
 	p["MQTT_NAME"] = cmp.Or(p["MQTT_NAME"], p["MQTT_DEVICE_NAME"])
-	p["MQTT_STATE_PATH"] = templatePath(cmp.Or(f.text("value_template"), f.text("state_value_template")))
-	p["MQTT_COMMAND_PAYLOAD"] = "{value}"
-	if f.text("schema") == "json" {
-		p["MQTT_STATE_PATH"], p["MQTT_COMMAND_PAYLOAD"] = "state", `{"state":{json}}`
+	p["MQTT_MODEL"], p["MQTT_MANUFACTURER"] = cmp.Or(p["MQTT_MODEL"], p["MQTT_DEVICE_MODEL"]), cmp.Or(p["MQTT_MANUFACTURER"], p["MQTT_DEVICE_MANUFACTURER"])
+	for _, word := range defaultWords[component] {
+		name, usual, _ := strings.Cut(word, "=")
+		p[name] = cmp.Or(p[name], usual)
 	}
-	f.availability(p)
-	if component == "switch" || component == "light" || component == "binary_sensor" {
-		p["MQTT_PAYLOAD_ON"] = cmp.Or(p["MQTT_PAYLOAD_ON"], "ON")
-		p["MQTT_PAYLOAD_OFF"] = cmp.Or(p["MQTT_PAYLOAD_OFF"], "OFF")
+	if p["MQTT_PAYLOAD_ON"] != "" {
+		p["MQTT_STATE_ON"], p["MQTT_STATE_OFF"] = cmp.Or(p["MQTT_STATE_ON"], p["MQTT_PAYLOAD_ON"]), cmp.Or(p["MQTT_STATE_OFF"], p["MQTT_PAYLOAD_OFF"])
 	}
-	return p
+	if component == "device_automation" { // a trigger says what happens on a topic of that name
+		p["MQTT_STATE_TOPIC"] = p["MQTT_TOPIC"]
+	}
+	f.state(&d)
+	f.command(&d)
+	f.availability(&d)
+	return d
 }
 
-// availability reads either form of it. Of several topics the last counts: those before it are of what the device is connected to.
-func (f configFields) availability(p map[string]string) {
-	topic, template, available := f.text("availability_topic"), f.text("availability_template"), f.text("payload_available")
-	if list, ok := f["availability"].([]any); ok && topic == "" && len(list) > 0 {
-		if members, ok := list[len(list)-1].(map[string]any); ok {
-			one := configFields(members)
-			topic, template, available = one.text("topic"), one.text("value_template"), one.text("payload_available")
+// state says how the value is read from the state topic. Without that there is no state topic: what it says would be taken for the value.
+func (f configFields) state(d *device) {
+	if f.text("schema") == "json" {
+		d.properties["MQTT_STATE_PATH"] = "state"
+		return
+	}
+	name := "value_template"
+	for _, other := range []string{"state_value_template", "state_template"} {
+		if f.text(name) == "" && f.text(other) != "" {
+			name = other
 		}
 	}
-	if topic != "" {
-		p["MQTT_AVAILABILITY_TOPIC"], p["MQTT_AVAILABILITY_PATH"] = topic, templatePath(template)
-		p["MQTT_PAYLOAD_AVAILABLE"] = cmp.Or(available, "online")
+	t, ok := parseTemplate(f.text(name))
+	d.properties["MQTT_STATE_PATH"] = t.path
+	for _, property := range slices.Sorted(maps.Keys(d.properties)) {
+		reads := strings.HasPrefix(property, "MQTT_STATE_") && !slices.Contains([]string{"MQTT_STATE_TOPIC", "MQTT_STATE_PATH", "MQTT_STATE_CLASS"}, property) && !strings.HasSuffix(property, "_TEMPLATE")
+		reads = reads || d.properties["MQTT_COMPONENT"] == "binary_sensor" && (property == "MQTT_PAYLOAD_ON" || property == "MQTT_PAYLOAD_OFF")
+		if !ok || !reads {
+			continue
+		}
+		word, one := t.says(d.properties[property])
+		if !one && (strings.HasSuffix(property, "_ON") || strings.HasSuffix(property, "_OFF")) {
+			ok = false
+		}
+		d.properties[property] = word
+	}
+	if t.words != nil && d.properties["MQTT_STATE_ON"] == "" { // the words are not those of a switch: nobody translates them
+		ok = false
+	}
+	if !ok {
+		d.leaveOut(name, f.text(name))
+		d.withhold("MQTT_STATE_TOPIC", "MQTT_STATE_PATH")
 	}
 }
 
-var simpleTemplate = regexp.MustCompile(`^\{\{-?\s*value_json((?:\.\w+|\['[^'\]]+'\]|\["[^"\]]+"\]|\[\d+\])+)\s*(?:\|\s*(?:is_defined|float|int|float\(0\)|int\(0\)|round\(\d\)|string)\s*)*-?\}\}$`)
-
-// templatePath is the path in JSON that a template of Home Assistant's reads; empty: it does more than that.
-func templatePath(template string) string {
-	m := simpleTemplate.FindStringSubmatch(strings.TrimSpace(template))
-	if m == nil {
-		return ""
+// command says what is published to the command topic. Without that there is none: the entity would be told something else.
+func (f configFields) command(d *device) {
+	if f.text("schema") == "json" {
+		d.properties["MQTT_COMMAND_PAYLOAD"] = `{"state":{json}}`
+		return
 	}
-	return strings.TrimPrefix(m[1], ".")
+	for _, name := range []string{"command_template", "command_on_template", "command_off_template"} {
+		text := f.text(name)
+		payload, ok := commandPayload(text, d.properties["MQTT_COMPONENT"] == "button" || d.properties["MQTT_COMPONENT"] == "scene")
+		if text != "" && (!ok || name != "command_template") {
+			d.leaveOut(name, text)
+			d.withhold("MQTT_COMMAND_TOPIC", "MQTT_COMMAND_PAYLOAD")
+			return
+		}
+		if name == "command_template" {
+			d.properties["MQTT_COMMAND_PAYLOAD"] = payload
+		}
+	}
+}
+
+// availabilitySource is where a device, or what it is connected to, says that it is there, as mapper-mqtt has it.
+type availabilitySource struct {
+	Topic     string `json:"topic"`
+	Path      string `json:"path,omitempty"`
+	Available string `json:"available"`
+}
+
+// availability reads all forms of it: a topic, an object, and a list of them with a mode. One that isn't understood is left out, and where any
+// of several is enough, or the latest counts, the others with it: they could say that the device isn't there although it is.
+func (f configFields) availability(d *device) {
+	type form struct{ topic, template, available string }
+	var forms []form
+	switch v := f["availability"].(type) {
+	case map[string]any:
+		forms = append(forms, form{memberText(v["topic"]), memberText(v["value_template"]), memberText(v["payload_available"])})
+	case []any:
+		for _, one := range v {
+			members, _ := one.(map[string]any)
+			forms = append(forms, form{memberText(members["topic"]), memberText(members["value_template"]), memberText(members["payload_available"])})
+		}
+	}
+	if topic := f.text("availability_topic"); topic != "" {
+		forms = []form{{topic, f.text("availability_template"), f.text("payload_available")}}
+	}
+	mode := cmp.Or(f.text("availability_mode"), "latest")
+	var list []availabilitySource
+	for _, one := range forms {
+		if one.topic == "" {
+			continue
+		}
+		t, ok := parseTemplate(one.template)
+		available, known := t.says(cmp.Or(one.available, "online"))
+		if !ok || !known {
+			d.leaveOut("the availability on "+one.topic, one.template)
+			if mode != "all" {
+				list = nil
+				break
+			}
+			continue
+		}
+		list = append(list, availabilitySource{one.topic, t.path, available})
+	}
+	d.properties["MQTT_PAYLOAD_AVAILABLE"] = ""
+	d.properties["MQTT_AVAILABILITY_TOPIC"], d.properties["MQTT_AVAILABILITY_MODE"] = "", ""
+	d.available(mode, list...)
 }
