@@ -134,3 +134,23 @@ func TestKubeEdgesReportingAndPushMethods(t *testing.T) {
 	d.Spec.Push[1].HTTP.URL = "file:///etc/passwd"
 	require.ErrorContains(t, d.Validate(), "spec.push[1].http.url")
 }
+
+func TestVisitorsOfEventsAndCommandsAreKept(t *testing.T) {
+	visitors := `[{"propertyName":"a","config":{"x":"1"}},{"eventName":"press","config":{"state":"t"}},{"commandName":"reset","config":{"command":"c"}}]`
+	for kind, spec := range map[string]string{
+		"Device":      `{"title":"Boiler","deviceModelRef":{"name":"m"},"protocol":{"type":"mqtt"},"propertyVisitors":` + visitors + `}`,
+		"DeviceModel": `{"title":"Heat pump","properties":[{"name":"a"}],"events":[{"name":"press"}],"commands":[{"name":"reset"}],"propertyVisitors":[{"protocol":"mqtt","visitors":` + visitors + `}]}`,
+	} {
+		canonical := `{"apiVersion":"edgebus.io/v1alpha1","kind":"` + kind + `","metadata":{"name":"m"},"spec":` + spec + `}`
+		for _, version := range []string{"v1beta1", "v1alpha2", "v1alpha1"} {
+			k := kindNamed(t, version, kind)
+			shown, err := k.Show([]byte(canonical))
+			require.NoError(t, err)
+			require.NotContains(t, string(shown), `"propertyName":""`, version)
+			require.NotContains(t, string(shown), `"name":""`, version)
+			back, err := k.Read(shown, []byte(canonical), false)
+			require.NoError(t, err, version)
+			require.JSONEq(t, canonical, string(back), version)
+		}
+	}
+}

@@ -170,6 +170,9 @@ func showModelV1alpha1(m resource.DeviceModel) (f modelV1alpha1) {
 	for _, pv := range m.Spec.PropertyVisitors {
 		out := visitorsV1alpha1{Protocol: pv.Protocol}
 		for _, v := range pv.Visitors {
+			if v.PropertyName == "" {
+				continue // of an event or command, which this form doesn't have
+			}
 			out.Visitors = append(out.Visitors, visitorV1alpha1{v.Name, v.PropertyName, v.Config})
 		}
 		f.Spec.PropertyVisitors = append(f.Spec.PropertyVisitors, out)

@@ -147,6 +147,9 @@ func showV1alpha2(d resource.Device) (f deviceV1alpha2) {
 	}
 	f.Spec.Protocol = protocolForV1alpha2(d.Spec.Protocol)
 	for _, v := range d.Spec.PropertyVisitors {
+		if v.PropertyName == "" {
+			continue // of an event or command, which this form doesn't have
+		}
 		f.Spec.PropertyVisitors = append(f.Spec.PropertyVisitors, visitorV1alpha2{
 			PropertyName: v.PropertyName, CollectCycle: fromMillis(v.CollectCycle), ReportCycle: fromMillis(v.ReportCycle),
 			protocolSections: configInSection(protocolName(d.Spec.Protocol.Type), configToJSON(v.Config)),

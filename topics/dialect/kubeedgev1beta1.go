@@ -220,6 +220,9 @@ func showV1beta1(d resource.Device) (f deviceV1beta1) {
 		return &f.Spec.Properties[i]
 	}
 	for _, v := range d.Spec.PropertyVisitors {
+		if v.PropertyName == "" {
+			continue // of an event or command, which this form doesn't have
+		}
 		p := property(v.PropertyName)
 		p.CollectCycle, p.ReportCycle = fromMillis(v.CollectCycle), fromMillis(v.ReportCycle)
 		p.Visitors = &customizedSection{protocol, configToJSON(v.Config)}

@@ -48,6 +48,8 @@ type Device struct {
 
 // DeviceSpec is the desired state of a device.
 type DeviceSpec struct {
+	// Title is the name of the device for people, such as Boiler in the cellar. At most 128 characters.
+	Title string `json:"title,omitempty"`
 	// DeviceModelRef names the DeviceModel, which must be in the Device's namespace.
 	// +required
 	DeviceModelRef ObjectRef `json:"deviceModelRef,omitzero"`
@@ -56,16 +58,25 @@ type DeviceSpec struct {
 	// Protocol says how the mapper reaches the device.
 	// +required
 	Protocol Protocol `json:"protocol,omitzero"`
-	// PropertyVisitors say how the mapper reaches properties of this device. They replace the model's visitors of the same
-	// properties. At most 4,096.
+	// PropertyVisitors say how the mapper reaches properties, events and commands of this device. They replace the model's visitors
+	// of the same ones. At most 4,096.
 	// +listType=map
 	// +listMapKey=propertyName
+	// +listMapKey=eventName
+	// +listMapKey=commandName
 	PropertyVisitors []Visitor `json:"propertyVisitors,omitempty"`
-	// Commands set properties when they are called. A driver may have further commands of its own. All of them together have at
-	// most 4,096 names and properties.
+	// Commands set properties when they are called. They add to the model's commands, and replace those of the same names; a driver may
+	// have further ones of its own. All of them together have at most 4,096 names and properties.
 	// +listType=map
 	// +listMapKey=name
 	Commands []DeviceCommand `json:"commands,omitempty"`
+	// Alarms are alarms of this device. They add to the model's, and replace those of the same property and name. At most 4,096.
+	// +listType=map
+	// +listMapKey=propertyName
+	// +listMapKey=name
+	Alarms []DeviceAlarm `json:"alarms,omitempty"`
+	// AcknowledgedAlarms are the times, in RFC 3339, up to which somebody knows of an alarm, by property and name: temperature/hot.
+	AcknowledgedAlarms map[string]string `json:"acknowledgedAlarms,omitempty"`
 	// Local are the properties whose reported values stay on the node, and are not sent to the hub. At most 4,096.
 	// +listType=set
 	Local []string `json:"local,omitempty"`
@@ -88,6 +99,8 @@ type DeviceSpec struct {
 type DeviceCommand struct {
 	// Name is the name of the command, as in its topic.
 	Name string `json:"name"`
+	// Title is the name of the command for people. At most 128 characters.
+	Title string `json:"title,omitempty"`
 	// Description is for people.
 	Description string `json:"description,omitempty"`
 	// Properties are the properties that the command may set. They must be ReadWrite.
@@ -257,12 +270,12 @@ type Bundle struct {
 	Model  DeviceModel `json:"model"`
 }
 
-// NewBundle returns the bundle of a device and its model. The device's visitors become part of the model's, and the model's
+// NewBundle returns the bundle of a device and its model. The device's visitors and alarms become part of the model's, and the model's
 // protocol configuration becomes part of the device's, so that a mapper finds each in one place.
 func NewBundle(d Device, m DeviceModel) Bundle {
 	d.Spec.Protocol.Config = m.config(d.Spec.Protocol)
-	m = m.withVisitors(d.Spec.Protocol.Type, d.Spec.PropertyVisitors)
-	d.Spec.Desired, d.Spec.DesiredUntil, d.DesiredMeta, d.Spec.PropertyVisitors = nil, nil, nil, nil
+	m = m.withVisitors(d.Spec.Protocol.Type, d.Spec.PropertyVisitors).withAlarms(d.Spec.Alarms)
+	d.Spec.Desired, d.Spec.DesiredUntil, d.DesiredMeta, d.Spec.PropertyVisitors, d.Spec.Alarms = nil, nil, nil, nil, nil
 	d.Status = DeviceStatus{}
 	// Fields that change with every write would make a new bundle of each write.
 	for _, meta := range []*Meta{&d.Metadata, &m.Metadata} {
@@ -449,6 +462,7 @@ func (r Reachability) noMapperReason() (reason, message string) {
 func (d Device) Validate() error {
 	var p causeList
 	d.Metadata.check(&p)
+	checkTitle(&p, "spec.title", d.Spec.Title)
 	if d.Spec.DeviceModelRef.Name == "" {
 		p.add("spec.deviceModelRef.name", "is required: the DeviceModel that describes the device's properties")
 	} else if !topics.ValidName(d.Spec.DeviceModelRef.Name) {
@@ -463,6 +477,8 @@ func (d Device) Validate() error {
 	p.tooMany("spec.propertyVisitors", len(d.Spec.PropertyVisitors))
 	p.tooMany("spec.push", len(d.Spec.Push))
 	p.tooMany("spec.local", len(d.Spec.Local))
+	p.tooMany("spec.alarms", len(d.Spec.Alarms))
+	p.tooMany("spec.acknowledgedAlarms", len(d.Spec.AcknowledgedAlarms))
 	properties := len(d.Spec.Commands)
 	for _, c := range d.Spec.Commands {
 		properties += len(c.Properties)
@@ -483,23 +499,31 @@ func (d Device) Validate() error {
 			p.addErr("spec.desiredUntil["+name+"]", err)
 		}
 	}
+	checkDeviceAlarms(&p, d.Spec.Alarms)
+	for name, at := range d.Spec.AcknowledgedAlarms {
+		if _, err := ParseTime(at); err != nil {
+			p.addErr("spec.acknowledgedAlarms["+name+"]", err)
+		}
+	}
 	for i, x := range d.Spec.Push {
 		x.check(&p, fmt.Sprintf("spec.push[%d]", i))
 	}
 	d.Spec.History.check(&p, "spec.history")
-	commands, visited := uniqueNames{}, uniqueNames{}
+	commands, visited := uniqueNames{}, map[visitorTarget]bool{}
 	for i, c := range d.Spec.Commands {
 		at := fmt.Sprintf("spec.commands[%d]", i)
-		if !topics.ValidProperty(c.Name) {
-			p.add(at+".name", "%s: must be %s", clipText(c.Name), topics.PropertyRule())
-		}
+		checkPropertyName(&p, at+".name", c.Name)
 		commands.check(&p, at+".name", c.Name)
+		checkTitle(&p, at+".title", c.Title)
 	}
 	for i, v := range d.Spec.PropertyVisitors {
 		at := fmt.Sprintf("spec.propertyVisitors[%d]", i)
-		checkRequired(&p, at+".propertyName", v.PropertyName)
-		visited.check(&p, at+".propertyName", v.PropertyName)
-		v.checkCycles(&p, at)
+		v.check(&p, at)
+		r := v.reaches()
+		if visited[r] && r.name != "" {
+			p.add(at+"."+r.kind, "%s occurs twice in the list", clipText(r.name))
+		}
+		visited[r] = true
 	}
 	return p.err()
 }
@@ -520,11 +544,9 @@ func (d Device) CheckModel(m DeviceModel) error {
 		p.addErr("spec.desired["+name+"]", m.CheckDesired(name, []byte(value)))
 	}
 	for i, v := range d.Spec.PropertyVisitors {
-		p.addErr(fmt.Sprintf("spec.propertyVisitors[%d].propertyName", i), m.CheckKnown(v.PropertyName))
-		if prop, ok := m.Property(v.PropertyName); ok {
-			v.checkWords(&p, fmt.Sprintf("spec.propertyVisitors[%d]", i), prop)
-		}
+		v.checkModel(&p, fmt.Sprintf("spec.propertyVisitors[%d]", i), m)
 	}
+	d.checkAlarms(&p, m)
 	for i, x := range d.Spec.Push {
 		p.addErr(fmt.Sprintf("spec.push[%d].propertyName", i), m.CheckKnown(x.PropertyName))
 	}

@@ -8,12 +8,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"maps"
 	"math"
 	"slices"
 	"strconv"
 	"strings"
-	"unicode"
 	"unicode/utf8"
 
 	"github.com/edgebus/edgebus/topics"
@@ -41,13 +39,23 @@ type ModelStatus struct {
 	Conditions []Condition `json:"conditions,omitempty"`
 }
 
-// DeviceModelSpec has a model's properties and visitors.
+// DeviceModelSpec has a model's properties, events, commands and visitors.
 type DeviceModelSpec struct {
+	// Title is the name of this type of device for people, such as Heat pump. At most 128 characters.
+	Title string `json:"title,omitempty"`
 	// Properties are the properties of devices of this model. At most 4,096.
 	// +listType=map
 	// +listMapKey=name
 	Properties []Property `json:"properties,omitempty"`
-	// PropertyVisitors say how a mapper reaches the properties, for each protocol. At most 4,096.
+	// Events are what devices of this model tell once and then forget, such as the press of a button. At most 4,096.
+	// +listType=map
+	// +listMapKey=name
+	Events []ModelEvent `json:"events,omitempty"`
+	// Commands are what devices of this model can be told to do once, such as to begin anew. At most 4,096.
+	// +listType=map
+	// +listMapKey=name
+	Commands []ModelCommand `json:"commands,omitempty"`
+	// PropertyVisitors say how a mapper reaches the properties, events and commands, for each protocol. At most 4,096.
 	// +listType=map
 	// +listMapKey=protocol
 	PropertyVisitors []ProtocolVisitors `json:"propertyVisitors,omitempty"`
@@ -100,6 +108,10 @@ type Property struct {
 	AtBoot string `json:"atBoot,omitempty"`
 	// SafeValue is the value that is written if atBoot is safe.
 	SafeValue Value `json:"safeValue,omitempty"`
+	// Alarms are values that somebody must know of. At most 64.
+	// +listType=map
+	// +listMapKey=name
+	Alarms []PropertyAlarm `json:"alarms,omitempty"`
 }
 
 // DataType is the type of a property's values.
@@ -141,79 +153,6 @@ const (
 	BootSafe = "safe"
 )
 
-// ProtocolVisitors say how a mapper reaches the properties through one protocol.
-type ProtocolVisitors struct {
-	// Protocol is the protocol, as in spec.protocol.type of a Device.
-	Protocol string `json:"protocol"`
-	// Config has defaults for the spec.protocol.config of the model's devices. Numbers and booleans are taken for their text.
-	Config map[string]Value `json:"config,omitempty"`
-	// Visitors say how to reach each property.
-	Visitors []Visitor `json:"visitors"`
-}
-
-// Visitor says how a mapper reaches one property.
-type Visitor struct {
-	// Name is the name of the visitor itself.
-	Name string `json:"name,omitempty"`
-	// PropertyName is the property, one of the model's.
-	PropertyName string `json:"propertyName"`
-	// Config is the configuration for the protocol, such as a register or a UUID. Numbers and booleans are taken for their text.
-	Config map[string]Value `json:"config,omitempty"`
-	// CollectCycle is the time between two reads of the property, in milliseconds; 0: the mapper's default.
-	// +kubebuilder:validation:Minimum=0
-	CollectCycle int64 `json:"collectCycle,omitempty"`
-	// ReportCycle is the time after which the value is reported although it has not changed, in milliseconds; 0: only changes
-	// are reported.
-	// +kubebuilder:validation:Minimum=0
-	ReportCycle int64 `json:"reportCycle,omitempty"`
-	// ExpireAfter is the time after which a value that was neither read again nor sent by the device is no value any more, in
-	// milliseconds: the property has the problem Stale, and what was reported is cleared. 0: the last value stays.
-	// +kubebuilder:validation:Minimum=0
-	ExpireAfter int64 `json:"expireAfter,omitempty"`
-	// ConfirmWithin is how long the device may take until it has a value that was written, in milliseconds; before that the value is
-	// not written again. 0: the mapper's default.
-	// +kubebuilder:validation:Minimum=0
-	ConfirmWithin int64 `json:"confirmWithin,omitempty"`
-	// Deadband is the smallest change of a number that is reported, in the property's unit; 0: every change.
-	// +kubebuilder:validation:Minimum=0
-	Deadband float64 `json:"deadband,omitempty"`
-	// NotAvailable are values by which the device says that it has none, such as 0xFFFF: the property then has no value. They are
-	// compared with what the device sends, before any scale. At most 64.
-	NotAvailable []Value `json:"notAvailable,omitempty"`
-	// Words are the values of the property, and what the device says and takes for them. A device that says anything else has no
-	// value. At most 4,096.
-	// +listType=map
-	// +listMapKey=value
-	Words []Word `json:"words,omitempty"`
-}
-
-// Word is a value of a property, and what a device says and takes for it.
-type Word struct {
-	// Value is the value of the property.
-	// +required
-	Value Value `json:"value"`
-	// Read is what the device may say for the value, before any scale; what is written, or else the value itself, when empty.
-	Read []Value `json:"read,omitempty"`
-	// Write is what is written to the device for the value; the first of read, or else the value itself, when empty.
-	Write Value `json:"write,omitempty"`
-}
-
-// Reads is what the device may say for the value.
-func (w Word) Reads() []Value {
-	if len(w.Read) > 0 {
-		return w.Read
-	}
-	return []Value{w.Writes()}
-}
-
-// Writes is what is written to the device for the value.
-func (w Word) Writes() Value {
-	if w.Write == "" && len(w.Read) > 0 {
-		return w.Read[0]
-	}
-	return cmp.Or(w.Write, w.Value)
-}
-
 // Property returns the property of that name.
 func (m *DeviceModel) Property(name string) (Property, bool) {
 	for i := range m.Spec.Properties {
@@ -222,51 +161,6 @@ func (m *DeviceModel) Property(name string) (Property, bool) {
 		}
 	}
 	return Property{}, false
-}
-
-// Visitors returns the visitors for a protocol. Upper and lower case of its name are the same.
-func (m DeviceModel) Visitors(protocol string) []Visitor {
-	for _, v := range m.Spec.PropertyVisitors {
-		if strings.EqualFold(v.Protocol, protocol) {
-			return v.Visitors
-		}
-	}
-	return nil
-}
-
-// config returns a device's configuration for its protocol. Keys that the device does not set are the model's.
-func (m DeviceModel) config(p Protocol) map[string]Value {
-	for _, pv := range m.Spec.PropertyVisitors {
-		if strings.EqualFold(pv.Protocol, p.Type) && len(pv.Config) > 0 {
-			all := maps.Clone(pv.Config)
-			maps.Copy(all, p.Config)
-			return all
-		}
-	}
-	return p.Config
-}
-
-// withVisitors returns a copy of the model in which visitors of a protocol replace its visitors of the same properties.
-func (m DeviceModel) withVisitors(protocol string, own []Visitor) DeviceModel {
-	if len(own) == 0 {
-		return m
-	}
-	var rest []ProtocolVisitors
-	all := ProtocolVisitors{Protocol: protocol, Visitors: slices.Clone(own)}
-	for _, pv := range m.Spec.PropertyVisitors {
-		if !strings.EqualFold(pv.Protocol, protocol) {
-			rest = append(rest, pv)
-			continue
-		}
-		all.Config = pv.Config
-		for _, v := range pv.Visitors {
-			if !slices.ContainsFunc(own, func(o Visitor) bool { return o.PropertyName == v.PropertyName }) {
-				all.Visitors = append(all.Visitors, v)
-			}
-		}
-	}
-	m.Spec.PropertyVisitors = append(rest, all) // last: a later entry counts if a driver has several names
-	return m
 }
 
 // Writable reports whether the property may have a desired value.
@@ -459,11 +353,14 @@ func ParseMembers(payload []byte) (map[string]*Value, error) {
 	return out, nil
 }
 
-// Validate checks a model: names, types and ranges, and that visitors refer to properties.
+// Validate checks a model: names, types and ranges, and that visitors refer to what it has.
 func (m DeviceModel) Validate() error {
 	var p causeList
 	m.Metadata.check(&p)
+	checkTitle(&p, "spec.title", m.Spec.Title)
 	p.tooMany("spec.properties", len(m.Spec.Properties))
+	p.tooMany("spec.events", len(m.Spec.Events))
+	p.tooMany("spec.commands", len(m.Spec.Commands))
 	if p.tooMany("spec.propertyVisitors", len(m.Spec.PropertyVisitors)); len(p) > 0 {
 		return p.err()
 	}
@@ -473,126 +370,66 @@ func (m DeviceModel) Validate() error {
 		seen.check(&p, at+".name", prop.Name)
 		prop.check(&p, at)
 	}
+	m.checkEvents(&p)
+	m.checkCommands(&p)
 	for i, pv := range m.Spec.PropertyVisitors {
 		at := fmt.Sprintf("spec.propertyVisitors[%d]", i)
 		if pv.Protocol == "" {
 			p.add(at+".protocol", "is required")
 		}
 		protocols.check(&p, at+".protocol", strings.ToLower(pv.Protocol))
+		pv.Online.check(&p, at+".online", m)
 		for j, v := range pv.Visitors {
-			v.check(&p, fmt.Sprintf("%s.visitors[%d]", at, j), seen)
-			if prop, ok := m.Property(v.PropertyName); ok {
-				v.checkWords(&p, fmt.Sprintf("%s.visitors[%d]", at, j), prop)
-			}
+			at := fmt.Sprintf("%s.visitors[%d]", at, j)
+			v.check(&p, at)
+			v.checkModel(&p, at, m)
 		}
 	}
 	return p.err()
-}
-
-func (v Visitor) check(p *causeList, at string, known map[string]bool) {
-	if !known[v.PropertyName] {
-		p.add(at+".propertyName", "%s is not a property of the model", clipText(v.PropertyName))
-	}
-	v.checkCycles(p, at)
-}
-
-func (v Visitor) checkCycles(p *causeList, at string) {
-	for _, x := range []struct {
-		field string
-		ms    int64
-	}{{"collectCycle", v.CollectCycle}, {"reportCycle", v.ReportCycle}, {"expireAfter", v.ExpireAfter}, {"confirmWithin", v.ConfirmWithin}} {
-		if x.ms < 0 {
-			p.add(at+"."+x.field, "%d: milliseconds can't be negative", x.ms)
-		}
-	}
-	if v.ExpireAfter > 0 && v.ExpireAfter < v.CollectCycle {
-		p.add(at+".expireAfter", "%d is shorter than collectCycle, %d: every value would expire before the next is read", v.ExpireAfter, v.CollectCycle)
-	}
-	if v.Deadband < 0 || math.IsNaN(v.Deadband) {
-		p.add(at+".deadband", "%v: must be 0 or more", v.Deadband)
-	}
-	v.checkTexts(p, at)
-}
-
-const maxNotAvailable = 64
-
-// checkTexts checks what can be said of the device's words without the model.
-func (v Visitor) checkTexts(p *causeList, at string) {
-	if len(v.NotAvailable) > maxNotAvailable {
-		p.add(at+".notAvailable", "has %d entries; at most %d are taken", len(v.NotAvailable), maxNotAvailable)
-		return
-	}
-	for i, text := range v.NotAvailable {
-		if text == "" {
-			p.add(fmt.Sprintf("%s.notAvailable[%d]", at, i), "is empty: say what the device sends when it has no value, such as 0xFFFF")
-		}
-	}
-	p.tooMany(at+".words", len(v.Words))
-	said, values := map[Value]Value{}, map[Value]bool{}
-	for i, w := range v.Words {
-		at := fmt.Sprintf("%s.words[%d]", at, i)
-		switch {
-		case w.Value == "":
-			p.add(at+".value", "is required: the value of the property")
-		case values[w.Value]:
-			p.add(at+".value", "%s is there twice: give all that the device says for it in one read", clipText(string(w.Value)))
-		}
-		values[w.Value] = true
-		for j, text := range w.Reads() {
-			if other, ok := said[text]; ok {
-				p.add(fmt.Sprintf("%s.read[%d]", at, j), "%s is what the device says for %s, too", clipText(string(text)), clipText(string(other)))
-			}
-			said[text] = w.Value
-		}
-	}
-}
-
-// checkWords checks the values of the words against the property.
-func (v Visitor) checkWords(p *causeList, at string, prop Property) {
-	for i, w := range v.Words {
-		if w.Value != "" {
-			p.addErr(fmt.Sprintf("%s.words[%d].value", at, i), prop.Check([]byte(w.Value)))
-		}
-	}
 }
 
 func (p Property) check(found *causeList, at string) {
 	if !topics.ValidProperty(p.Name) {
 		found.add(at+".name", "%s: must be %s", clipText(p.Name), topics.PropertyRule())
 	}
-	checkOneOf(found, at+".type", string(p.dataType()), dataTypes)
+	p.checkValues(found, at)
 	checkOneOf(found, at+".accessMode", string(p.AccessMode), []AccessMode{"", ReadOnly, ReadWrite})
 	checkOneOf(found, at+".conflict", p.Conflict, []string{"", ConflictCloud, ConflictEdge, ConflictLatest})
 	checkOneOf(found, at+".atBoot", p.AtBoot, []string{"", BootLast, BootHold, BootSafe})
+	checkTitle(found, at+".title", p.Title)
+	p.checkShown(found, at)
+	p.checkHistory(found, at+".history")
+	if p.AtBoot == BootSafe {
+		found.addErr(at+".safeValue", p.Check([]byte(p.SafeValue)))
+	}
+	checkAlarms(found, at+".alarms", p.Alarms, p)
+}
+
+// checkValues checks the type, the range and the enumeration.
+func (p Property) checkValues(found *causeList, at string) {
+	checkOneOf(found, at+".type", string(p.dataType()), dataTypes)
 	if p.Minimum != nil && p.Maximum != nil && *p.Minimum > *p.Maximum {
 		found.add(at+".minimum", "%v is above the maximum of %v", *p.Minimum, *p.Maximum)
 	}
-	if (p.Minimum != nil || p.Maximum != nil) && !slices.Contains([]DataType{TypeInt, TypeFloat, TypeDouble}, p.dataType()) {
+	if (p.Minimum != nil || p.Maximum != nil) && !p.numeric() {
 		found.add(at+".minimum", "a range is for int, float and double, not for %s", p.dataType())
 	}
-	p.checkShown(found, at)
-	p.checkHistory(found, at+".history")
 	for i, v := range p.Enum {
 		if err := (Property{Name: p.Name, Type: p.Type}).Check([]byte(v)); err != nil {
 			found.addErr(fmt.Sprintf("%s.enum[%d]", at, i), err)
 		}
 	}
-	if p.AtBoot == BootSafe {
-		found.addErr(at+".safeValue", p.Check([]byte(p.SafeValue)))
-	}
 }
 
-const (
-	maxTitle    = 128
-	maxQuantity = 63
-)
+func (p Property) numeric() bool {
+	return slices.Contains([]DataType{TypeInt, TypeFloat, TypeDouble}, p.dataType())
+}
+
+const maxQuantity = 63
 
 // checkShown checks how values are shown.
 func (p Property) checkShown(found *causeList, at string) {
-	number := slices.Contains([]DataType{TypeInt, TypeFloat, TypeDouble}, p.dataType())
-	if utf8.RuneCountInString(p.Title) > maxTitle || strings.ContainsFunc(p.Title, unicode.IsControl) {
-		found.add(at+".title", "%s: must be at most %d characters, in one line", clipText(p.Title), maxTitle)
-	}
+	number := p.numeric()
 	if len(p.Quantity) > maxQuantity || strings.Trim(p.Quantity, "abcdefghijklmnopqrstuvwxyz0123456789_") != "" {
 		found.add(at+".quantity", "%s: must be a device class of Home Assistant, such as temperature or carbon_dioxide: at most %d characters of a–z, 0–9 and '_'", clipText(p.Quantity), maxQuantity)
 	}
