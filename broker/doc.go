@@ -47,6 +47,7 @@
 //	quota       how much each user and all of them may hold
 //	tree        what hub and core have in common as owners of the tree below v1/
 //	calls       commands: requests with an answer, never stored
+//	history     what the properties of devices were
 //	audit       the audit log
 //	mqttserver  what hub and core do with a broker as processes: rules, journal, backup, report
 //	client      the MQTT client, which mappers use as well

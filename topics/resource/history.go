@@ -103,3 +103,37 @@ func (r HistoryRule) Floor(now time.Time) int64 {
 	}
 	return r.NotBefore
 }
+
+// MaxHistoryPoints is the most that may be asked for, but for the export of all samples.
+const MaxHistoryPoints = 10_000
+
+// HistoryRequest is the payload of devices/{device}/history.
+type HistoryRequest struct {
+	// Property is the property.
+	Property string `json:"property"`
+	// From and To are the time asked for, in RFC 3339: To is now when missing, and From a day before To.
+	From string `json:"from,omitempty"`
+	To   string `json:"to,omitempty"`
+	// Points is how many points the answer has at most, up to 10,000; 500 when missing. Where more was recorded, each point is the mean of a
+	// part of the time, with the least and the greatest value in it.
+	Points int `json:"points,omitempty"`
+}
+
+// HistoryAnswer is what a property was. Times are in milliseconds since 1970, so that it can be plotted as it is.
+type HistoryAnswer struct {
+	Device   string `json:"device"`
+	Property string `json:"property"`
+	// From and To are the time that it is for; To is not in it.
+	From int64 `json:"from"`
+	To   int64 `json:"to"`
+	// Since is when the past of the property begins; 0: there is none.
+	Since int64 `json:"since,omitempty"`
+	// Step is for how long each point stands; 0: the points are the changes themselves, and a value is so until the next one.
+	Step int64 `json:"step,omitempty"`
+	// Times and Values are the points, in order. A value is a number, a boolean as 0 or 1, or a text; null: nothing is known from there on.
+	Times  []int64 `json:"times"`
+	Values []any   `json:"values"`
+	// Min and Max are the least and the greatest number at each point, where points stand for more than one value.
+	Min []*float64 `json:"min,omitempty"`
+	Max []*float64 `json:"max,omitempty"`
+}
