@@ -550,7 +550,7 @@ func (c *conn) disconnected(pk *packets.Packet) error {
 }
 
 func revokedToken(user string) string {
-	return fmt.Sprintf("the token of %s has been revoked", validText(user))
+	return fmt.Sprintf("the token of %s has been revoked, or the browser's sign-in has ended", validText(user))
 }
 
 // revoke closes the connection of an identity that has ended. Its session and its will end with it.

@@ -278,13 +278,9 @@ func (h *handshake) authenticate(pk *packets.Packet) error {
 		secure: h.listener.TLS != nil,
 		local:  hostUserOf(h.Conn),
 	}
-	ident, code, why := h.b.auth.signIn(h.RemoteAddr(), shown)
-	if code != codeSuccess {
-		refused := &refusedConnect{code: code, reason: why}
-		if why != "" && (code == codeNotAuthorized || code == codeServerBusy) { // other refusals with these codes have other reasons
-			refused.metricReason = tokenNotTaken
-		}
-		return refused
+	ident, err := h.identify(shown)
+	if err != nil {
+		return err
 	}
 	ident.ClientID, ident.Version = pk.Connect.ClientIdentifier, pk.ProtocolVersion
 	if shown.cert != nil {
@@ -313,6 +309,22 @@ func (h *handshake) authenticate(pk *packets.Packet) error {
 		h.will.set(w)
 	}
 	return nil
+}
+
+// identify says who the client is: by what it shows, or whoever had signed in before the connection was upgraded.
+func (h *handshake) identify(shown credentials) (Identity, error) {
+	if ws, ok := h.Conn.(*wsConn); ok && ws.identity != nil {
+		return *ws.identity, nil
+	}
+	ident, code, why := h.b.auth.signIn(h.RemoteAddr(), shown)
+	if code == codeSuccess {
+		return ident, nil
+	}
+	refused := &refusedConnect{code: code, reason: why}
+	if why != "" && (code == codeNotAuthorized || code == codeServerBusy) { // other refusals with these codes have other reasons
+		refused.metricReason = tokenNotTaken
+	}
+	return ident, refused
 }
 
 // begin finds or makes the session. Whoever is refused for a quota may have closed a connection whose end was not read yet:

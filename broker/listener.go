@@ -157,7 +157,7 @@ func (g *limitedListener) Accept() (net.Conn, error) {
 		limitUnsent(tcp)
 	}
 	if ok && g.metered {
-		conn = &meteredSocket{TCPConn: tcp}
+		conn = &meteredSocket{Conn: tcp}
 	}
 	return conn, nil
 }
@@ -244,6 +244,7 @@ type wsConn struct {
 	net.Conn // beneath the WebSocket
 	upgrade  func(http.ResponseWriter, *http.Request) (*websocket.Conn, error)
 	ws       atomic.Pointer[websocket.Conn] // nil: no handshake yet
+	identity *Identity                      // whose the connection is, if that is known already
 	pings    func()                         // called for each ping, if set
 	message  io.Reader
 	deadline atomic.Pointer[time.Time]
@@ -282,14 +283,20 @@ func (c *wsConn) handshake() (*websocket.Conn, error) {
 		return nil, err
 	}
 	bounded.N = math.MaxInt64
-	if answerPing := ws.PingHandler(); c.pings != nil {
-		ws.SetPingHandler(func(text string) error {
-			c.pings()
-			return answerPing(text)
-		})
-	}
-	c.ws.Store(ws)
+	c.established(ws)
 	return ws, nil
+}
+
+// established is called with the WebSocket connection that a handshake has led to.
+func (c *wsConn) established(ws *websocket.Conn) {
+	answerPing := ws.PingHandler()
+	ws.SetPingHandler(func(text string) error {
+		if c.pings != nil {
+			c.pings()
+		}
+		return answerPing(text)
+	})
+	c.ws.Store(ws)
 }
 
 // handshakeWriter is the http.ResponseWriter of the handshake, which can be hijacked.
@@ -324,9 +331,11 @@ func (l *listener) upgrade(w http.ResponseWriter, r *http.Request) (*websocket.C
 	return upgrader.Upgrade(w, r, nil)
 }
 
-// checkOrigin logs the refusal of an origin, of which a browser tells its page nothing.
-func (l *listener) checkOrigin(r *http.Request) bool {
-	allowed := l.originAllowed(r)
+func (l *listener) checkOrigin(r *http.Request) bool { return l.allowed(r, l.originAllowed) }
+
+// allowed logs the refusal of an origin, of which a browser tells its page nothing.
+func (l *listener) allowed(r *http.Request, by func(*http.Request) bool) bool {
+	allowed := by(r)
 	if !allowed {
 		l.b.metrics.rejected.WithLabelValues(daemon.Label(originRefused)).Inc()
 		l.b.refusedOrigin.Store(&RefusedOrigin{Origin: clipText(r.Header.Get("Origin")), Listener: l.Name, At: time.Now()})

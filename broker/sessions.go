@@ -18,6 +18,9 @@ var errEndedByOperator = errors.New("an operator has ended the session")
 // MayRead reports whether the identity may receive what is published to a topic.
 func (b *Broker) MayRead(id Identity, topic string) bool { return b.acl.read(&id, topic) }
 
+// MayPublish returns an error if an identity may not publish to a topic.
+func (b *Broker) MayPublish(id Identity, topic string) error { return b.acl.publish(&id, topic) }
+
 // Heard returns when a connected client last sent anything, a PINGREQ included, and its keep-alive; ok is false if the client is not
 // connected. at is zero if it has sent nothing since its CONNECT.
 func (b *Broker) Heard(clientID string) (at time.Time, keepAlive time.Duration, ok bool) {

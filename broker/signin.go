@@ -358,6 +358,12 @@ func (b *Broker) SignIn(r *http.Request) (Identity, error) {
 		audit.NoteUser(r, id.User, roleNames(&id))
 		return id, nil
 	}
+	b.noteRefusal(r, err)
+	return id, err
+}
+
+// noteRefusal logs a request that is refused because its sender has not signed in.
+func (b *Broker) noteRefusal(r *http.Request, err error) {
 	user, _, named := r.BasicAuth()
 	level := zerolog.WarnLevel
 	defer func() { audit.NoteRefusal(r, clipText(user), err.Error()) }()
@@ -368,7 +374,6 @@ func (b *Broker) SignIn(r *http.Request) (Identity, error) {
 	}
 	b.requests.log.WithLevel(level).Err(err).Str("user", clipText(user)).Str("remote", r.RemoteAddr).
 		Str("method", r.Method).Str("path", clipText(r.URL.Path)).Msg("HTTP request refused: not signed in")
-	return id, err
 }
 
 // clipText bounds text from unauthenticated clients for the log.
@@ -381,6 +386,33 @@ func clipText(text string) string {
 }
 
 func (b *Broker) signIn(r *http.Request) (Identity, error) {
+	id, err := b.identify(r)
+	if err != nil {
+		return id, err
+	}
+	at := quotaHolderOf(&id, remoteAddr(r))
+	if err := b.quotas.requests.Take(id.User, 1); err != nil {
+		return Identity{}, err
+	}
+	if err := b.quotas.takeConnection(at, quotaHolder{}); err != nil {
+		b.quotas.requests.Add(id.User, -1)
+		return Identity{}, err
+	}
+	context.AfterFunc(r.Context(), func() { // r's context ends with the answer
+		b.quotas.releaseConnection(at)
+		b.quotas.requests.Add(id.User, -1)
+	})
+	b.requests.track(r.Context(), &id)
+	return id, nil
+}
+
+// identify says who sends a request: by a browser's cookie, or by what the request shows itself.
+func (b *Broker) identify(r *http.Request) (Identity, error) {
+	id, browser, err := b.browserIdentity(r)
+	if browser || err != nil {
+		id.Listener, id.Remote = "http", remoteAddr(r).String()
+		return id, err
+	}
 	remote := remoteAddr(r)
 	here := r.TLS == nil && loopbackAddr(remote) && loopbackAddr(localAddr(r))
 	shown := credentials{loopback: here && namesLoopback(r.Host)}
@@ -418,23 +450,10 @@ func (b *Broker) signIn(r *http.Request) (Identity, error) {
 		return Identity{}, resource.Errorf(resource.Unauthorized, "", "not signed in: "+
 			"show a certificate that http.tls.clientCA has signed, or the name and password of one of auth.users")
 	}
-	at := quotaHolderOf(&id, remote)
-	if err := b.quotas.requests.Take(id.User, 1); err != nil {
-		return Identity{}, err
-	}
-	if err := b.quotas.takeConnection(at, quotaHolder{}); err != nil {
-		b.quotas.requests.Add(id.User, -1)
-		return Identity{}, err
-	}
-	context.AfterFunc(r.Context(), func() { // r's context ends with the answer
-		b.quotas.releaseConnection(at)
-		b.quotas.requests.Add(id.User, -1)
-	})
 	if !expires.IsZero() {
 		id.CertExpires, id.Expires, id.Certificate = expires, expires, shown.cert
 	}
 	id.Listener, id.Remote = "http", remote.String()
-	b.requests.track(r.Context(), &id)
 	return id, nil
 }
 

@@ -6,6 +6,7 @@ import (
 	"net"
 	"runtime"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"golang.org/x/time/rate"
@@ -95,23 +96,31 @@ type readThrottle struct {
 // meteredSocket is the socket below TLS or WebSocket. It counts every read in its connection's quantum, since records and frames
 // cost time although they may never complete a packet.
 type meteredSocket struct {
-	*net.TCPConn
+	net.Conn
 	c *conn // nil: not known yet
+}
+
+// CloseWrite ends the direction, where the socket has two.
+func (m *meteredSocket) CloseWrite() error {
+	if half, ok := m.Conn.(interface{ CloseWrite() error }); ok {
+		return half.CloseWrite()
+	}
+	return nil
 }
 
 func (m *meteredSocket) Read(p []byte) (int, error) {
 	if m.c == nil {
-		return m.TCPConn.Read(p)
+		return m.Conn.Read(p)
 	}
 	began := time.Now()
-	n, err := m.TCPConn.Read(p)
+	n, err := m.Conn.Read(p)
 	for again := n == 0; again; {
 		poll := func() (got bool, err error) {
 			n, err = m.poll(p)
 			return n > 0, err
 		}
 		if again, err = m.c.interrupted(err, 0, poll); again {
-			n, err = m.TCPConn.Read(p)
+			n, err = m.Conn.Read(p)
 			again = n == 0
 		}
 	}
@@ -121,9 +130,13 @@ func (m *meteredSocket) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// poll reads without waiting, whatever the deadline is.
+// poll reads without waiting, whatever the deadline is. What is no plain socket has nothing to be read so.
 func (m *meteredSocket) poll(p []byte) (n int, err error) {
-	raw, err := m.SyscallConn()
+	socket, ok := m.Conn.(syscall.Conn)
+	if !ok {
+		return 0, nil
+	}
+	raw, err := socket.SyscallConn()
 	if err != nil {
 		return 0, err
 	}

@@ -9,6 +9,7 @@
 //	access.go       who is let in, and what it may refer to: names, tokens, certificates, the audit log
 //	secretskey.go      the key of Secrets, and its rotation
 //	controllers.go  all controllers
+//	commands.go     commands that come over HTTP
 //	projections.go  what objects come to on nodes, as documents; what nodes report of upgrades
 //	report.go       what is said of the links, and metrics
 //	maintenance.go  the commands check, backup and restore

@@ -234,7 +234,16 @@ func accessIn(ctx context.Context) access {
 }
 
 // publicPaths are served without authentication: they contain no data of users, nodes or devices.
-var publicPaths = []string{"/healthz", "/livez", "/readyz", "/version", "/version/", loginPath, flightctlConfigPath}
+var publicPaths = []string{"/healthz", "/livez", "/readyz", "/version", "/version/", loginPath, flightctlConfigPath, "/session", "/mqtt"}
+
+// pagePath is where the page is.
+const pagePath = "/ui/"
+
+// isPublic reports whether a request is served without authentication, or by what authenticates it itself.
+func (s *server) isPublic(r *http.Request) bool {
+	page := s.Page != nil && (strings.HasPrefix(r.URL.Path, pagePath) || r.URL.Path == "/" && strings.Contains(r.Header.Get("Accept"), "text/html"))
+	return page || slices.Contains(publicPaths, r.URL.Path) || webhook.IsRequest(r)
+}
 
 // loginPath says at which OpenID Connect provider people sign in.
 const loginPath = "/auth/oidc"
@@ -242,7 +251,7 @@ const loginPath = "/auth/oidc"
 // authenticate identifies the user of each request.
 func (s *server) authenticate(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if slices.Contains(publicPaths, r.URL.Path) || webhook.IsRequest(r) {
+		if s.isPublic(r) {
 			next.ServeHTTP(w, r)
 			return
 		}
@@ -257,7 +266,9 @@ func (s *server) authenticate(next http.Handler) http.Handler {
 		if err != nil {
 			status := statusOf(err)
 			if status.Code == http.StatusUnauthorized {
-				w.Header().Set("WWW-Authenticate", `Basic realm="edgebus", charset="UTF-8"`)
+				if r.Header.Get("X-Requested-With") == "" { // the page has a form of its own
+					w.Header().Set("WWW-Authenticate", `Basic realm="edgebus", charset="UTF-8"`)
+				}
 				w.Header().Set("Connection", "close") // an unauthenticated client holds no connection
 			}
 			writeJSON(w, int(status.Code), status)

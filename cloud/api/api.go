@@ -56,6 +56,12 @@ type Options struct {
 	Tokens func(w http.ResponseWriter, r *http.Request, id broker.Identity) error
 	// Blobs serves /blobs and what is below it, if not nil. The bodies of its requests are not bounded by MaxBody.
 	Blobs func(w http.ResponseWriter, r *http.Request, id broker.Identity) error
+	// Browsers are people who sign in with a browser: /session, and /mqtt for the page; nil: neither is served.
+	Browsers BrowserServer
+	// Page serves the web page, at /ui/; nil: there is none.
+	Page http.Handler
+	// Call sends a command to a device on a user's behalf, and waits for its answer; nil: nobody can.
+	Call func(ctx context.Context, id broker.Identity, topic string, payload []byte, timeout time.Duration) (CommandAnswer, error)
 	// Login is served without authentication at /auth/oidc; nil: there is no provider.
 	Login *LoginProvider
 	// Content reads a part of a blob, for what nodes are to apply in the form of flightctl.
@@ -76,6 +82,12 @@ type Options struct {
 	Bookmarks time.Duration
 	// Version is the hub's version, for /version.
 	Version string
+}
+
+// BrowserServer serves what a browser needs beside the API. It authenticates by itself.
+type BrowserServer interface {
+	ServeSignIn(w http.ResponseWriter, r *http.Request) error
+	ServeWebSocket(w http.ResponseWriter, r *http.Request) error
 }
 
 // LoginProvider says at which OpenID Connect provider people sign in, and as which of its clients.
@@ -143,6 +155,13 @@ func (s *server) routes() http.Handler {
 	mux := http.NewServeMux()
 	alive := func(w http.ResponseWriter, _ *http.Request) { writeText(w, http.StatusOK, "ok\n") }
 	mux.HandleFunc("GET /{$}", s.index)
+	if s.Page != nil {
+		mux.Handle("GET "+pagePath, s.Page)
+	}
+	if s.Browsers != nil {
+		mux.Handle("/session", s.handle(s.Browsers.ServeSignIn))
+		mux.Handle("GET /mqtt", s.answerErrors(s.Browsers.ServeWebSocket))
+	}
 	mux.HandleFunc("GET /healthz", alive)
 	mux.HandleFunc("GET /livez", alive)
 	mux.HandleFunc("GET /readyz", s.ready)
@@ -196,6 +215,8 @@ func (s *server) routes() http.Handler {
 	for _, at := range webhook.Paths {
 		mux.Handle("POST "+strings.Replace(at, "*", "{name}", 1), s.answerErrors(s.webhooks.ServeHTTP))
 	}
+	mux.Handle("GET "+deviceRoot+"/properties/{property}", s.handle(s.property))
+	mux.Handle("POST "+deviceRoot+"/commands/{command}", s.handle(s.command))
 	s.renderedRoutes(mux)
 	s.flightctlRoutes(mux)
 	mux.Handle("/api/v1/namespaces", s.handle(s.lister.serveNamespaces))
@@ -214,8 +235,12 @@ func writeText(w http.ResponseWriter, code int, text string) {
 	_, _ = w.Write([]byte(text)) // the client may be gone
 }
 
-// index serves the list of paths.
-func (s *server) index(w http.ResponseWriter, _ *http.Request) {
+// index serves the list of paths; to a browser it serves the page.
+func (s *server) index(w http.ResponseWriter, r *http.Request) {
+	if s.Page != nil && strings.Contains(r.Header.Get("Accept"), "text/html") {
+		http.Redirect(w, r, pagePath, http.StatusFound)
+		return
+	}
 	var b strings.Builder
 	fmt.Fprintf(&b, "Edgebus hub %s\n\n", s.Version)
 	for _, k := range s.Kinds {

@@ -1,12 +1,11 @@
 package api
 
 import (
+	"errors"
 	"net/http"
 	"slices"
 	"strconv"
 	"strings"
-
-	"errors"
 
 	"github.com/edgebus/edgebus/cloud/api/index"
 	"github.com/edgebus/edgebus/cloud/store"

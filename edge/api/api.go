@@ -47,9 +47,22 @@ type Options struct {
 	Metrics http.Handler
 	Links   func() resource.LinkReport // answers /links
 	OwnOnly bool                       // leaves other projects' groups out of discovery; they are served all the same
+	// Browsers serves /session and /mqtt, for people with a browser; it authenticates by itself. nil: neither is served.
+	Browsers BrowserServer
+	// Page serves the web page, at /ui/; nil: there is none.
+	Page http.Handler
 	// Sessions answers /sessions: the sessions of the broker's clients.
 	Sessions func(w http.ResponseWriter, r *http.Request, id broker.Identity) error
 }
+
+// BrowserServer serves what a browser needs beside the API.
+type BrowserServer interface {
+	ServeSignIn(w http.ResponseWriter, r *http.Request) error
+	ServeWebSocket(w http.ResponseWriter, r *http.Request) error
+}
+
+// pagePath is where the page is.
+const pagePath = "/ui/"
 
 const canonicalRoot = "/apis/" + resource.APIVersion
 
@@ -97,15 +110,26 @@ func New(o Options) http.Handler {
 	mux.HandleFunc("GET /links", func(w http.ResponseWriter, _ *http.Request) { writeJSON(w, http.StatusOK, s.Links()) })
 	mux.HandleFunc("GET /sessions", s.sessions)
 	mux.HandleFunc("DELETE /sessions", s.sessions)
+	if o.Page != nil {
+		mux.Handle("GET "+pagePath, o.Page)
+		mux.Handle("GET /{$}", http.RedirectHandler(pagePath, http.StatusFound))
+	}
+	if o.Browsers != nil {
+		mux.HandleFunc("/session", answerErrors(o.Browsers.ServeSignIn))
+		mux.HandleFunc("GET /mqtt", answerErrors(o.Browsers.ServeWebSocket))
+	}
 	mux.HandleFunc("/", s.other)
 	if o.Authenticate == nil {
 		return mux
 	}
 	// A page of another site must not end sessions through the browser of a user.
 	return http.NewCrossOriginProtection().Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.URL.Path != "/healthz" && r.URL.Path != "/readyz" {
+		if !s.isPublic(r.URL.Path) {
 			id, err := o.Authenticate(r)
 			if err != nil {
+				if r.Header.Get("X-Requested-With") != "" { // the page has a form of its own
+					w = withoutChallenge{w}
+				}
 				writeError(w, err)
 				return
 			}
@@ -121,6 +145,28 @@ func New(o Options) http.Handler {
 	}))
 }
 
+// isPublic reports whether a path is served without authentication, or by what authenticates requests itself.
+func (s *server) isPublic(path string) bool {
+	switch path {
+	case "/healthz", "/readyz":
+		return true
+	case "/session", "/mqtt":
+		return s.Browsers != nil
+	case "/":
+		return s.Page != nil
+	}
+	return s.Page != nil && strings.HasPrefix(path, pagePath)
+}
+
+// answerErrors answers with a Status if f returns an error.
+func answerErrors(f func(http.ResponseWriter, *http.Request) error) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		if err := f(w, r); err != nil {
+			writeError(w, err)
+		}
+	}
+}
+
 func (s *server) sessions(w http.ResponseWriter, r *http.Request) {
 	id, _ := r.Context().Value(identityKey{}).(broker.Identity)
 	if err := s.Sessions(w, r, id); err != nil {
@@ -129,6 +175,15 @@ func (s *server) sessions(w http.ResponseWriter, r *http.Request) {
 }
 
 type identityKey struct{}
+
+// withoutChallenge leaves out the header for which a browser opens its own dialogue.
+type withoutChallenge struct{ http.ResponseWriter }
+
+// WriteHeader is of http.ResponseWriter.
+func (w withoutChallenge) WriteHeader(code int) {
+	w.Header().Del("WWW-Authenticate")
+	w.ResponseWriter.WriteHeader(code)
+}
 
 // writeError answers with an error, by its kind.
 func writeError(w http.ResponseWriter, err error) {
