@@ -145,6 +145,7 @@ func driverDevice(d Driver, node string, b resource.Bundle, collect time.Duratio
 		v, visited := visitors[p.Name]
 		dev.Properties = append(dev.Properties, driverProperty(p, v, visited, collect))
 	}
+	dev.expandWords()
 	return dev
 }
 

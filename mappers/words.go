@@ -2,6 +2,7 @@ package mappers
 
 import (
 	"math"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -19,6 +20,46 @@ func (d Device) untranslated() Device {
 		}
 	}
 	return d
+}
+
+var parameterPattern = regexp.MustCompile(`\{[A-Za-z][A-Za-z0-9_]*\}`)
+
+// expandWords replaces {key} in words by the Device's setting of that name, so that one model is for devices with different words. A setting
+// that nothing else refers to is then no driver's any more.
+func (d *Device) expandWords() {
+	used := map[string]bool{}
+	expand := func(text string) string {
+		return parameterPattern.ReplaceAllStringFunc(text, func(found string) string {
+			value, ok := d.Config[strings.Trim(found, "{}")]
+			if !ok {
+				return found
+			}
+			used[strings.Trim(found, "{}")] = true
+			return value
+		})
+	}
+	refers := func(config map[string]string, key string) bool {
+		for _, text := range config {
+			if strings.Contains(text, "{"+key+"}") {
+				return true
+			}
+		}
+		return false
+	}
+	for _, p := range d.Properties {
+		for i := range p.Words {
+			w := &p.Words[i]
+			for j := range w.Read {
+				w.Read[j] = expand(w.Read[j])
+			}
+			w.Write = expand(w.Write)
+		}
+	}
+	for key := range used {
+		if !refers(d.Config, key) && !slices.ContainsFunc(d.Properties, func(p Property) bool { return refers(p.Config, key) }) {
+			delete(d.Config, key)
+		}
+	}
 }
 
 // translate makes the property's value of what a driver has read. What the device has no value for, and a text that is none of its words,

@@ -69,3 +69,18 @@ func TestAValueThatIsNoneIsNotShown(t *testing.T) {
 	}
 	require.NotContains(t, n.published("devices/lamp/reported/temp"), "-3276.8")
 }
+
+// One model is for devices with different words: the Device has them.
+func TestWordsOfADeviceStandInItsConfig(t *testing.T) {
+	d := Device{
+		Config: map[string]string{"topic": "lamp", "w1": "an", "w0": "aus", "both": "x"},
+		Properties: []Property{
+			{Name: "on", Config: map[string]string{"state": "{topic}", "payload": "{both}"}, Words: []Word{
+				{Value: "true", Read: []string{"{w1}", "{both}"}, Write: "{w1}"}, {Value: "false", Read: []string{"{w0}"}, Write: "{none}"},
+			}},
+		},
+	}
+	d.expandWords()
+	require.Equal(t, []Word{{Value: "true", Read: []string{"an", "x"}, Write: "an"}, {Value: "false", Read: []string{"aus"}, Write: "{none}"}}, d.Properties[0].Words)
+	require.Equal(t, map[string]string{"topic": "lamp", "both": "x"}, d.Config, "what nothing else refers to is no driver's any more")
+}

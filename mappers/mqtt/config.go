@@ -1,14 +1,12 @@
 package mqtt
 
 import (
-	"cmp"
-	"encoding/base64"
-	"encoding/json"
 	"maps"
 	"regexp"
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/edgebus/edgebus/mappers"
 )
@@ -17,10 +15,11 @@ import (
 type deviceConfig struct {
 	fields       map[string]*mappedProperty
 	order        []*mappedProperty
-	availability valueSource
-	available    string // the text that says that the device is there
+	availability availability
 	get          string // topic; empty: the device can't be asked
 	getPayload   string
+	getEvery     time.Duration   // 0: only when that is needed
+	sparkplug    sparkplugSource // zero: it speaks no Sparkplug
 }
 
 // valueSource is where a value is read from: a topic, and a path in the JSON of its payload. Without a path it is the payload.
@@ -33,10 +32,13 @@ type valueSource struct {
 type mappedProperty struct {
 	name    string
 	typ     mappers.Type
+	words   bool // the device's texts are translated
 	same    func(a, b string) bool
-	state   valueSource // no topic: the device doesn't say what it has
-	command string      // topic; empty: can't be written
-	payload string      // template; empty: by the path, or the value itself
+	within  time.Duration // how long the device may take to have a value; 0: Options.Timeout
+	metric  string        // of Sparkplug; empty: none
+	state   valueSource   // no topic: the device doesn't say what it has
+	command string        // topic; empty: can't be written
+	payload string        // template; empty: by the path, or the value itself
 	retain  bool
 	qos     byte
 }
@@ -57,15 +59,21 @@ func (s configSettings) take(key string) (string, error) {
 
 func (s configSettings) topic(key string) (string, error) {
 	text, err := s.take(key)
-	switch {
-	case err != nil || text == "":
+	if err != nil {
 		return "", err
-	case strings.ContainsAny(text, "+#\x00"):
-		return "", mappers.BadConfig(s.at+key, "%q: a topic without wildcards is needed", text)
-	case strings.HasPrefix(text, "$"), strings.HasPrefix(text+"/", "v1/nodes/"), strings.HasPrefix(text+"/", "v1/refused/"):
-		return "", mappers.BadConfig(s.at+key, "%q: topics below $, v1/nodes and v1/refused belong to the broker", text)
 	}
-	return text, nil
+	return text, s.checkTopic(key, text)
+}
+
+// checkTopic refuses a topic that no device can have.
+func (s configSettings) checkTopic(key, text string) error {
+	switch {
+	case strings.ContainsAny(text, "+#\x00"):
+		return mappers.BadConfig(s.at+key, "%q: a topic without wildcards is needed", text)
+	case strings.HasPrefix(text, "$"), strings.HasPrefix(text+"/", "v1/nodes/"), strings.HasPrefix(text+"/", "v1/refused/"):
+		return mappers.BadConfig(s.at+key, "%q: topics below $, v1/nodes and v1/refused belong to the broker", text)
+	}
+	return nil
 }
 
 func (s configSettings) source(topic, pathKey string) (from valueSource, err error) {
@@ -80,6 +88,19 @@ func (s configSettings) source(topic, pathKey string) (from valueSource, err err
 		return from, mappers.BadConfig(s.at+pathKey, "%q: %v", text, err)
 	}
 	return from, nil
+}
+
+// interval reads a duration of a second or more; 0: there is none.
+func (s configSettings) interval(key string) (time.Duration, error) {
+	text, err := s.take(key)
+	if err != nil || text == "" {
+		return 0, err
+	}
+	d, err := time.ParseDuration(text)
+	if err != nil || d < time.Second {
+		return 0, mappers.BadConfig(s.at+key, "%q is no duration of a second or more, such as 30s", text)
+	}
+	return d, nil
 }
 
 // deviceParams are the keys of a Device's configuration that visitors may refer to as {key}.
@@ -118,7 +139,7 @@ func (p *deviceParams) expand(field, text string) (string, error) {
 const devicePath = "spec.protocol.config."
 
 // The settings of a Device that are not parameters of its own choice.
-var reservedSettings = []string{"availability", "availabilityPath", "available", "get", "getPayload"}
+var reservedSettings = []string{"availability", "availabilityMode", "availabilityPath", "available", "get", "getEvery", "getPayload", "sparkplug"}
 
 func parseDevice(d mappers.Device) (c deviceConfig, err error) {
 	p := &deviceParams{values: map[string]string{}, used: map[string]bool{}}
@@ -130,10 +151,7 @@ func parseDevice(d mappers.Device) (c deviceConfig, err error) {
 			p.values[key] = value
 		}
 	}
-	if c.availability, err = own.source("availability", "availabilityPath"); err != nil {
-		return c, err
-	}
-	if c.available, err = own.take("available"); err != nil {
+	if c.availability, err = own.availability(); err != nil {
 		return c, err
 	}
 	if c.get, err = own.topic("get"); err != nil {
@@ -142,13 +160,21 @@ func parseDevice(d mappers.Device) (c deviceConfig, err error) {
 	if c.getPayload, err = own.take("getPayload"); err != nil {
 		return c, err
 	}
-	c.available = cmp.Or(c.available, "online")
+	if c.getEvery, err = own.interval("getEvery"); err != nil {
+		return c, err
+	}
+	if c.getEvery > 0 && c.get == "" {
+		return c, mappers.BadConfig(devicePath+"get", "is required with getEvery: the topic on which the device is asked")
+	}
+	if c.sparkplug, err = own.sparkplug(); err != nil {
+		return c, err
+	}
 	c.fields = map[string]*mappedProperty{}
 	for _, property := range d.Properties {
 		if !property.Visited && len(property.Config) == 0 {
 			continue // the model doesn't say how to reach it: its reads and writes are refused
 		}
-		f, err := parseField(property, p)
+		f, err := parseField(property, p, c.sparkplug)
 		if err != nil {
 			return c, err
 		}
@@ -163,10 +189,13 @@ func parseDevice(d mappers.Device) (c deviceConfig, err error) {
 	return c, nil
 }
 
-func parseField(p mappers.Property, params *deviceParams) (*mappedProperty, error) {
+func parseField(p mappers.Property, params *deviceParams, source sparkplugSource) (*mappedProperty, error) {
 	s := configSettings{at: "visitors[" + p.Name + "].config.", config: maps.Clone(p.Config), params: params}
-	f := &mappedProperty{name: p.Name, typ: p.Type, same: p.Same}
+	f := &mappedProperty{name: p.Name, typ: p.Type, words: len(p.Words) > 0, same: p.Same, within: p.ConfirmWithin}
 	var err error
+	if f.metric, err = s.take("metric"); err != nil {
+		return nil, err
+	}
 	if f.payload, err = s.take("payload"); err != nil {
 		return nil, err
 	}
@@ -190,13 +219,22 @@ func parseField(p mappers.Property, params *deviceParams) (*mappedProperty, erro
 		f.qos = byte(n)
 	}
 	for _, key := range slices.Sorted(maps.Keys(s.config)) {
+		if key == "on" || key == "off" {
+			return nil, mappers.BadConfig(s.at+key, "is no setting of mqtt: what a device says for a value is in the visitor's words, such as words: [{value: \"true\", write: \"ON\"}, {value: \"false\", write: \"OFF\"}]")
+		}
 		return nil, mappers.BadConfig(s.at+key, "is no setting of mqtt")
 	}
-	return f, f.check(s.at, p.Writable)
+	return f, f.check(s.at, p.Writable, source)
 }
 
-func (f *mappedProperty) check(at string, writable bool) error {
+func (f *mappedProperty) check(at string, writable bool, source sparkplugSource) error {
 	switch {
+	case f.metric != "" && source == (sparkplugSource{}):
+		return mappers.BadConfig(devicePath+"sparkplug", "is required, for %s is a metric: group/edge node, or group/edge node/device", f.name)
+	case f.metric != "" && (f.state.topic != "" || f.command != "" || f.payload != ""):
+		return mappers.BadConfig(at+"metric", "can't be together with state, command and payload")
+	case f.metric != "":
+		return nil
 	case f.state.topic == "" && f.command == "":
 		return mappers.BadConfig(at+"state", "is required: the topic on which the device publishes %s, or command, to which it listens", f.name)
 	case f.command == "" && writable:
@@ -207,66 +245,4 @@ func (f *mappedProperty) check(at string, writable bool) error {
 		return mappers.BadConfig(at+"payload", "is required, for path has an index")
 	}
 	return nil
-}
-
-// encode makes the payload of a command.
-func (f *mappedProperty) encode(value string) ([]byte, error) {
-	literal := value
-	switch {
-	case f.typ == mappers.Bytes && f.payload == "" && f.state.path == nil:
-		return base64.StdEncoding.DecodeString(value)
-	case f.typ == mappers.String, f.typ == mappers.Bytes, f.typ == "":
-		literal = quoteJSON(value)
-	}
-	switch {
-	case f.payload != "":
-		return []byte(strings.NewReplacer("{value}", value, "{json}", literal).Replace(f.payload)), nil
-	case f.state.path != nil:
-		return []byte(f.state.path.wrap(literal)), nil
-	}
-	return []byte(value), nil
-}
-
-func quoteJSON(text string) string {
-	literal, _ := json.Marshal(text) // a text can be written
-	return string(literal)
-}
-
-// decode makes the property's value of a message. ok is false for one that says nothing about it: the path leads nowhere.
-func (f *mappedProperty) decode(m *jsonMessage) (value string, ok bool, err error) {
-	value, quoted, ok, err := m.find(f.state.path)
-	if !ok || err != nil {
-		return "", false, err
-	}
-	switch {
-	case f.typ == mappers.Boolean:
-		return f.boolean(value)
-	case f.typ == mappers.Bytes && f.state.path == nil:
-		return base64.StdEncoding.EncodeToString(m.payload), true, nil
-	case f.typ == mappers.Int: // 127.0 is a whole number
-		if x, err := strconv.ParseFloat(value, 64); err == nil && x == float64(int64(x)) && strings.ContainsAny(value, ".eE") {
-			value = strconv.FormatInt(int64(x), 10)
-		}
-	case (f.typ == mappers.Object || f.typ == mappers.Array) && quoted:
-		value = quoteJSON(value)
-	}
-	return value, true, nil
-}
-
-func (f *mappedProperty) boolean(value string) (string, bool, error) {
-	switch strings.ToLower(value) {
-	case "true", "1", "on":
-		return "true", true, nil
-	case "false", "0", "off":
-		return "false", true, nil
-	}
-	return "", false, mappers.Refuse(mappers.Invalid, "%q on %s is neither on nor off", clipText(value), f.state.topic)
-}
-
-// clipText shortens a text for an error.
-func clipText(text string) string {
-	if len(text) > 80 {
-		return strings.ToValidUTF8(text[:80], "") + "…"
-	}
-	return text
 }

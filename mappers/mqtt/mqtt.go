@@ -4,15 +4,17 @@
 // A Device's protocol config:
 //
 //	availability: {topic}/availability   availabilityPath: state   available: online
-//	get: {topic}/get                     getPayload: '{"state":""}'   asks the device for its state
+//	get: {topic}/get                     getPayload: '{"state":""}'   getEvery: 30s   asks the device for its state
+//	sparkplug: group/edge node/device    a device of Sparkplug B
 //	topic: zigbee2mqtt/lamp              a parameter: any other key is one, for {key} in the settings of model and Device
 //
 // A visitor's config:
 //
 //	state: "{topic}"         path: state        where the property's value is
 //	command: "{topic}/set"   payload: '{"state":{json}}'   qos: 1   retain: false
+//	metric: Pump/On          of Sparkplug B
 //
-// The package subscribes to no wildcards, and never touches the bus' own topics. It never repeats a command by itself.
+// The package subscribes to no wildcards but those of a Sparkplug edge node, and never touches the bus' own topics. It never repeats a command by itself.
 package mqtt
 
 import (
@@ -48,11 +50,12 @@ type Driver struct {
 	o        Options
 	changing chan struct{} // has a value while a goroutine changes the subscriptions or the connection
 
-	mu       sync.Mutex
-	mqtt     *client.Client // nil: there is no session
-	stop     func()
-	sessions map[*session]struct{}
-	topics   map[string]map[*session]struct{}
+	mu        sync.Mutex
+	mqtt      *client.Client // nil: there is no session
+	stop      func()
+	sessions  map[*session]struct{}
+	topics    map[string]map[*session]struct{} // who has subscribed to what; also to what has wildcards
+	edgeNodes map[sparkplugSource]*edgeNode
 }
 
 // New makes a driver.
@@ -62,7 +65,7 @@ func New(o Options) *Driver {
 	}
 	return &Driver{
 		o: o, changing: make(chan struct{}, 1),
-		sessions: map[*session]struct{}{}, topics: map[string]map[*session]struct{}{},
+		sessions: map[*session]struct{}{}, topics: map[string]map[*session]struct{}{}, edgeNodes: map[sparkplugSource]*edgeNode{},
 	}
 }
 
@@ -75,7 +78,7 @@ func (d *Driver) Open(ctx context.Context, dev mappers.Device) (mappers.Session,
 	if err != nil {
 		return nil, err
 	}
-	s := &session{driver: d, config: c, values: map[string]lastReading{}, changed: make(chan struct{})}
+	s := &session{driver: d, config: c, presence: newPresence(len(c.availability.sources)), values: map[string]lastReading{}, changed: make(chan struct{})}
 	if err := d.add(ctx, s); err != nil {
 		return nil, err
 	}
@@ -119,6 +122,9 @@ func (d *Driver) enter(s *session) (subscriptions []client.Subscription, err err
 	}
 	s.mqtt = d.mqtt
 	d.sessions[s] = struct{}{}
+	if from := s.config.sparkplug.edgeNode(); from != (sparkplugSource{}) && d.edgeNodes[from] == nil {
+		d.edgeNodes[from] = newEdgeNode(from)
+	}
 	for _, name := range s.config.topics() {
 		if d.topics[name] == nil {
 			d.topics[name] = map[*session]struct{}{}
@@ -181,6 +187,14 @@ func (d *Driver) leave(s *session) (unused []string, stop func()) {
 		}
 	}
 	delete(d.sessions, s)
+	from := s.config.sparkplug.edgeNode()
+	used := false
+	for other := range d.sessions {
+		used = used || other.config.sparkplug.edgeNode() == from
+	}
+	if !used {
+		delete(d.edgeNodes, from)
+	}
 	if len(d.sessions) == 0 {
 		stop, d.stop, d.mqtt = d.stop, nil, nil
 	}
@@ -211,9 +225,12 @@ func (d *Driver) onConnect(ctx context.Context, _ bool) error {
 func (d *Driver) onDisconnect(error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	for _, n := range d.edgeNodes {
+		n.reset()
+	}
 	for s := range d.sessions {
 		clear(s.values)
-		s.unavailable = nil
+		s.presence = newPresence(len(s.config.availability.sources))
 		s.wake()
 	}
 }
@@ -225,11 +242,19 @@ func (d *Driver) onMessage(m client.Message) {
 		s.take(&jsonMessage{topic: m.Topic, payload: m.Payload})
 		s.wake()
 	}
+	if len(d.edgeNodes) > 0 && strings.HasPrefix(m.Topic, sparkplugTopic) {
+		d.onSparkplug(m)
+	}
 }
 
 // topics are those that a device's session subscribes to, each once.
 func (c deviceConfig) topics() (list []string) {
-	list = []string{c.availability.topic}
+	for _, a := range c.availability.sources {
+		list = append(list, a.topic)
+	}
+	if c.sparkplug != (sparkplugSource{}) {
+		list = append(list, c.sparkplug.filters()...)
+	}
 	for _, f := range c.order {
 		list = append(list, f.state.topic)
 	}
@@ -243,42 +268,39 @@ type session struct {
 	config deviceConfig
 	mqtt   *client.Client
 
-	values            map[string]lastReading // by property: what the device said last
-	states            uint64                 // how many messages with a state there were
-	availabilityKnown bool                   // one about the availability has come
-	unavailable       error
-	changed           chan struct{} // closed at the next message, or when the connection is lost
+	values   map[string]lastReading // by property: what the device said last
+	states   uint64                 // how many messages with a state there were
+	presence presence
+	changed  chan struct{} // closed at the next message, or when the connection is lost
 }
 
 // lastReading is what the device said last about a property.
 type lastReading struct {
-	value string
-	err   error
-	count uint64 // how often it did
+	value  string
+	err    error
+	quoted bool // it is a text in JSON
+	at     time.Time
+	count  uint64 // how often it did
 }
 
 // take takes a message. mu is held.
 func (s *session) take(m *jsonMessage) {
-	c := s.config
-	if m.topic == c.availability.topic {
-		value, _, ok, err := m.find(c.availability.path)
-		if err != nil || !ok { // some publish the bare word as well
-			value = string(m.payload)
-		}
-		s.availabilityKnown, s.unavailable = true, nil
-		if len(m.payload) > 0 && !strings.EqualFold(value, c.available) {
-			s.unavailable = fmt.Errorf("mqtt: the device is not available: %s is %s", m.topic, clipText(value))
-		}
-	}
-	for _, f := range c.order {
+	s.presence.take(s.config.availability, m)
+	for _, f := range s.config.order {
 		if m.topic != f.state.topic {
 			continue
 		}
 		s.states++
-		if value, ok, err := f.decode(m); ok || err != nil {
-			s.values[f.name] = lastReading{value, err, s.values[f.name].count + 1}
+		if r, ok := f.decode(m); ok {
+			s.note(f, r)
 		}
 	}
+}
+
+// note takes what the device says about a property. mu is held.
+func (s *session) note(f *mappedProperty, r lastReading) {
+	r.at, r.count = time.Now(), s.values[f.name].count+1
+	s.values[f.name] = r
 }
 
 // wake is called with mu held.
@@ -328,7 +350,7 @@ func (s *session) await(ctx context.Context, d time.Duration, enough func() bool
 func (s *session) complete() bool {
 	s.driver.mu.Lock()
 	defer s.driver.mu.Unlock()
-	if s.config.availability.topic != "" && !s.availabilityKnown {
+	if !s.presence.complete() {
 		return false
 	}
 	return !slices.ContainsFunc(s.config.order, func(f *mappedProperty) bool {
@@ -342,18 +364,27 @@ func (s *session) unavailableReason() error {
 	s.driver.mu.Lock()
 	defer s.driver.mu.Unlock()
 	if !s.mqtt.Connected() {
-		return errNoBroker
+		return mappers.NotSent(errNoBroker)
 	}
-	return s.unavailable
+	if why := s.presence.absence(s.config.availability.mode); why != "" {
+		return mappers.SaysOffline(fmt.Errorf("mqtt: the device is not available: %s", why))
+	}
+	return s.sparkplugAbsence()
 }
 
 // Ping implements mappers.Pinger: a device that can be asked for its state has to answer.
 func (s *session) Ping(ctx context.Context) error {
-	if err := s.unavailableReason(); err != nil || s.config.get == "" {
+	if err := s.unavailableReason(); err != nil {
 		return err
 	}
+	if s.config.sparkplug != (sparkplugSource{}) {
+		return s.awaitBirth(ctx)
+	}
+	if s.config.get == "" {
+		return nil
+	}
 	before := s.messages()
-	if err := s.mqtt.Publish(ctx, client.Message{Topic: s.config.get, Payload: []byte(s.config.getPayload), QoS: 1}); err != nil {
+	if err := s.mqtt.Publish(ctx, s.config.request()); err != nil {
 		return err
 	}
 	err := s.await(ctx, s.driver.o.Timeout, func() bool { return s.messages() != before || s.unavailableReason() != nil })
@@ -361,6 +392,11 @@ func (s *session) Ping(ctx context.Context) error {
 		return fmt.Errorf("mqtt: no state within %s after a request on %s", s.driver.o.Timeout, s.config.get)
 	}
 	return errors.Join(err, s.unavailableReason())
+}
+
+// request asks the device for its state.
+func (c deviceConfig) request() client.Message {
+	return client.Message{Topic: c.get, Payload: []byte(c.getPayload), QoS: 1}
 }
 
 func (s *session) messages() uint64 {
@@ -372,6 +408,12 @@ func (s *session) messages() uint64 {
 // Push implements mappers.Pusher.
 func (s *session) Push(ctx context.Context, emit func(property, value string)) error {
 	seen := map[string]uint64{}
+	var ask <-chan time.Time
+	if s.config.getEvery > 0 {
+		ticker := time.NewTicker(s.config.getEvery)
+		defer ticker.Stop()
+		ask = ticker.C
+	}
 	for {
 		_, changed := s.latest("")
 		if err := s.unavailableReason(); err != nil {
@@ -387,6 +429,8 @@ func (s *session) Push(ctx context.Context, emit func(property, value string)) e
 		select {
 		case <-ctx.Done():
 			return nil
+		case <-ask:
+			s.mqtt.PublishAsync(s.config.request(), nil)
 		case <-changed:
 		}
 	}
@@ -404,7 +448,7 @@ func (s *session) ReadBatch(_ context.Context, properties []string) (map[string]
 			r = lastReading{err: mappers.Refuse(mappers.NotReachable, "the model has no mqtt visitor for %s", name), count: 1}
 		}
 		if r.count > 0 {
-			got[name] = mappers.Reading{Value: r.value, Err: r.err}
+			got[name] = mappers.Reading{Value: r.value, Err: r.err, At: r.at}
 		}
 	}
 	return got, nil
@@ -413,25 +457,40 @@ func (s *session) ReadBatch(_ context.Context, properties []string) (map[string]
 // Write implements mappers.Writer: it publishes the command and waits until the device says that it has the value, or another one.
 func (s *session) Write(ctx context.Context, property, value string) error {
 	f := s.config.fields[property]
-	if f == nil || f.command == "" {
-		return mappers.Refuse(mappers.NotReachable, "the model has no mqtt visitor with a command topic for %s", property)
+	if f == nil || f.command == "" && f.metric == "" {
+		return mappers.Refuse(mappers.NotReachable, "the model has no mqtt visitor with a command topic or a metric for %s", property)
 	}
 	if err := s.unavailableReason(); err != nil {
 		return err
 	}
-	payload, err := f.encode(value)
-	if err != nil {
-		return mappers.Refuse(mappers.Invalid, "%s: %v", property, err)
-	}
 	before, _ := s.latest(property)
-	err = s.mqtt.Publish(ctx, client.Message{Topic: f.command, Payload: payload, QoS: f.qos, Retain: f.retain})
+	command, err := s.command(f, value, before)
+	if err != nil {
+		return err
+	}
+	err = s.mqtt.Publish(ctx, command)
 	if refused := new(client.Refused); errors.As(err, &refused) {
 		return mappers.Refuse(mappers.Rejected, "%v", err)
 	}
-	if err != nil || f.state.topic == "" {
+	if err != nil || f.state.topic == "" && f.metric == "" {
 		return err
 	}
+	if f.within > s.driver.o.Timeout { // nobody waits for it
+		return mappers.ErrUnconfirmed
+	}
 	return s.confirm(ctx, f, value, before.count)
+}
+
+// command makes the message that sets a property.
+func (s *session) command(f *mappedProperty, value string, said lastReading) (client.Message, error) {
+	if f.metric != "" {
+		return s.metricCommand(f, value)
+	}
+	payload, err := f.encode(value, said)
+	if err != nil {
+		return client.Message{}, mappers.Refuse(mappers.Invalid, "%s: %v", f.name, err)
+	}
+	return client.Message{Topic: f.command, Payload: payload, QoS: f.qos, Retain: f.retain}, nil
 }
 
 // confirm waits for the state that a command has led to. A state with another value may have been on its way before the command: it
@@ -446,11 +505,26 @@ func (s *session) confirm(ctx context.Context, f *mappedProperty, value string, 
 	switch {
 	case errors.Is(err, errNoMessage) && !answered:
 		return mappers.Refuse(mappers.Unavailable, "nothing about %s on %s within %s after the command on %s",
-			f.name, f.state.topic, s.driver.o.Timeout, f.command)
+			f.name, f.from(s.config), s.driver.o.Timeout, f.to(s.config))
 	case errors.Is(err, errNoMessage): // the device has taken something else: it is read back
 		return nil
 	}
 	return errors.Join(err, s.unavailableReason())
+}
+
+// from is the topic on which the device says what the property is, and to that on which it is set.
+func (f *mappedProperty) from(c deviceConfig) string {
+	if f.metric != "" {
+		return c.sparkplug.topic("DATA")
+	}
+	return f.state.topic
+}
+
+func (f *mappedProperty) to(c deviceConfig) string {
+	if f.metric != "" {
+		return c.sparkplug.topic("CMD")
+	}
+	return f.command
 }
 
 // Main is the program mapper-mqtt.
@@ -471,7 +545,8 @@ and its model's visitors say which topic and which part of the JSON is which pro
   qos: 1     retain: false of commands
 
 {topic} stands for the Device's setting of that name. Without a payload the value is sent as JSON at the
-path, and by itself where there is no path. docs/mqtt-devices.md has examples.`,
+path, and by itself where there is no path. A device of Sparkplug B has sparkplug: group/edge node/device,
+and its visitors have metric: Level. docs/mqtt-devices.md has examples.`,
 		Example: `  mapper-mqtt                                      # the node on this host
   mapper-mqtt --server unix:///run/edgebus/mqtt.sock`,
 		Driver: func(c configs.MapperMQTT, o *mappers.Options) (mappers.Driver, error) {
@@ -485,4 +560,4 @@ path, and by itself where there is no path. docs/mqtt-devices.md has examples.`,
 }
 
 // collectCycle is how often what can't be read is looked at. Values are reported when they come.
-const collectCycle = 10 * time.Second
+const collectCycle = 3 * time.Second

@@ -374,12 +374,12 @@ func TestValuesOfEveryType(t *testing.T) {
 		p, err := parsePath(tt.path)
 		require.NoError(t, err)
 		f := &mappedProperty{name: "p", typ: tt.typ, state: valueSource{"t", p}, payload: tt.payload}
-		value, ok, err := f.decode(&jsonMessage{topic: "t", payload: []byte(tt.state)})
-		require.NoError(t, err)
+		r, ok := f.decode(&jsonMessage{topic: "t", payload: []byte(tt.state)})
+		require.NoError(t, r.err)
 		require.True(t, ok)
-		require.Equal(t, tt.value, value)
-		require.NoError(t, drivertest.CheckType(tt.typ, value))
-		command, err := f.encode(value)
+		require.Equal(t, tt.value, r.value)
+		require.NoError(t, drivertest.CheckType(tt.typ, r.value))
+		command, err := f.encode(r.value, r)
 		require.NoError(t, err)
 		require.Equal(t, tt.command, string(command))
 	}
@@ -396,9 +396,9 @@ func FuzzState(f *testing.F) {
 			return
 		}
 		for _, typ := range []mappers.Type{mappers.Int, mappers.Boolean, mappers.Bytes, mappers.Object} {
-			value, ok, err := (&mappedProperty{typ: typ, state: valueSource{"t", p}}).decode(&jsonMessage{topic: "t", payload: payload})
-			if err != nil && ok {
-				t.Fatalf("a value %q and an error %v", value, err)
+			r, ok := (&mappedProperty{typ: typ, state: valueSource{"t", p}}).decode(&jsonMessage{topic: "t", payload: payload})
+			if r.value != "" && (r.err != nil || !ok) {
+				t.Fatalf("a value %q and an error %v", r.value, r.err)
 			}
 		}
 		if !p.indexed() && p != nil {
