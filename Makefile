@@ -16,6 +16,7 @@ STAGE := scripts/stage.sh
 RERUN_FLAGS = $(if $(RERUN),--rerun-fails=1 --rerun-fails-max-failures=5 --rerun-fails-abort-on-data-race --rerun-fails-report .out/$1.flaky)
 TESTS = $(STAGE) $1 env $4 $(GOTESTSUM) --jsonfile .out/$1.json $(RERUN_FLAGS) --packages "$2" -- -ldflags='-s -w' $3
 MQTTJS := test/interop/clients/mqttjs
+PEERS := test/interop/devices/node
 
 # Packages that start whole programs, or take their time: they have targets of their own.
 WHOLE := ./test/e2e/... ./test/interop/... ./test/flood/... ./test/kube/... ./test/chaos/... ./test/bench/...
@@ -132,13 +133,13 @@ needs-gcc: # for the race detector
 	@scripts/needs.sh gcc=gcc /usr/include/stdlib.h=libc6-dev
 
 .PHONY: needs-clients
-needs-clients: $(MQTTJS)/node_modules # the MQTT clients that both brokers are tried with
+needs-clients: $(MQTTJS)/node_modules $(PEERS)/node_modules # the MQTT clients that both brokers are tried with, and the devices that mappers are
 	@scripts/needs.sh /usr/bin/python3=python3 /usr/lib/python3/dist-packages/paho/mqtt=python3-paho-mqtt
 
-# MQTT.js, as its lock file has it.
-$(MQTTJS)/node_modules: $(MQTTJS)/package.json $(MQTTJS)/package-lock.json
+# What npm has, as the lock files have it.
+$(MQTTJS)/node_modules $(PEERS)/node_modules: %/node_modules: %/package.json %/package-lock.json
 	@scripts/needs.sh node=nodejs npm=npm
-	@$(STAGE) mqttjs npm ci --prefix $(MQTTJS) --ignore-scripts --no-audit --no-fund --loglevel=error
+	@$(STAGE) $(notdir $*) npm ci --prefix $* --ignore-scripts --no-audit --no-fund --loglevel=error
 	@touch $@
 
 # Pinned tools, built once.

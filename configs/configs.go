@@ -229,6 +229,14 @@ type Modbus struct {
 	ProbeTimeout time.Duration `yaml:"probeTimeout" min:"1"`
 }
 
+// BACnet holds the settings of the bacnet driver.
+type BACnet struct {
+	Listen    string        `yaml:"listen"`
+	Broadcast string        `yaml:"broadcast"`
+	BBMD      string        `yaml:"bbmd"`
+	Timeout   time.Duration `yaml:"timeout" min:"1"`
+}
+
 // MapperMQTT holds the settings of the mqtt driver.
 type MapperMQTT struct {
 	Timeout time.Duration `yaml:"timeout" min:"1"`

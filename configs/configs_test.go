@@ -335,6 +335,7 @@ func TestEverySettingIsDocumented(t *testing.T) {
 	}
 	check("cloudhub", AddFlags[Hub])
 	check("edgecore", AddFlags[Core])
+	check("mapper-bacnet", AddFlags[Mapper[BACnet]])
 	check("mapper-modbus", AddFlags[Mapper[Modbus]])
 	check("mapper-mqtt", AddFlags[Mapper[MapperMQTT]])
 	check("mapper-virtual", AddFlags[Mapper[Virtual]])

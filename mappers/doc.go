@@ -37,6 +37,7 @@
 //	virtual     simulated devices
 //	modbus      Modbus over TCP
 //	mqtt        devices that speak MQTT themselves
+//	bacnet      BACnet/IP
 //	examples    a mapper in shell, without this package
 //
 // # Where to add

@@ -33,9 +33,9 @@ for what in "$@"; do
 	core) programs+=(edgecore) ;;
 	agent) programs+=(edgeagent) ;;
 	discovery) programs+=(edgediscovery) ;;
-	mapper-virtual | mapper-modbus | mapper-mqtt) programs+=("$what") ;;
+	mapper-virtual | mapper-bacnet | mapper-modbus | mapper-mqtt) programs+=("$what") ;;
 	*)
-		echo "install.sh: $what is none of hub, core, agent, discovery, mapper-virtual, mapper-modbus, mapper-mqtt" >&2
+		echo "install.sh: $what is none of hub, core, agent, discovery, mapper-virtual, mapper-bacnet, mapper-modbus, mapper-mqtt" >&2
 		exit 2
 		;;
 	esac

@@ -27,7 +27,7 @@ var findPrograms = sync.OnceValues(func() (string, error) {
 	}
 	bin := filepath.Join(root, "bin")
 	oldest := time.Now()
-	for _, name := range []string{"cloudhub", "edgebus", "edgecore", "mapper-modbus", "mapper-mqtt", "mapper-virtual"} {
+	for _, name := range []string{"cloudhub", "edgebus", "edgecore", "mapper-bacnet", "mapper-modbus", "mapper-mqtt", "mapper-virtual"} {
 		info, err := os.Stat(filepath.Join(bin, name))
 		if err != nil {
 			return "", fmt.Errorf("the programs are not built: run `make build` first: %w", err)

@@ -92,7 +92,7 @@ func (w *World) Env() []string {
 		"HUB_MQTT=" + w.Hub.MQTT, "HUB_PORT=" + portOf(w.Hub.MQTT), "HUB_HTTP=" + w.Hub.HTTP,
 		"HUB=http://" + w.Hub.HTTP, "HUB_TLS=" + w.TLS, "HUB_TLS_PORT=" + portOf(w.TLS), "HUB_WS=" + w.WS,
 		"API=http://" + w.Hub.HTTP + apiBase, "SCRIPTS=" + filepath.Join(filepath.Dir(w.Bin), "scripts"),
-		"KUBECTL=" + kubectlPath(filepath.Dir(w.Bin)),
+		"KUBECTL=" + kubectlPath(filepath.Dir(w.Bin)), "PEERS=" + filepath.Join(filepath.Dir(w.Bin), "test", "interop", "devices"),
 	}
 	for name, n := range w.nodes {
 		prefixes := []string{strings.ToUpper(name) + "_"}
@@ -100,7 +100,7 @@ func (w *World) Env() []string {
 			prefixes = append(prefixes, "CORE_")
 		}
 		for _, p := range prefixes {
-			env = append(env, p+"MQTT="+n.MQTT, p+"PORT="+portOf(n.MQTT), p+"HTTP="+n.HTTP, p+"MODBUS="+n.Modbus, p+"PROXY="+n.Net.Addr())
+			env = append(env, p+"MQTT="+n.MQTT, p+"PORT="+portOf(n.MQTT), p+"HTTP="+n.HTTP, p+"MODBUS="+n.Modbus, p+"DEVICE_PORT="+portOf(n.Modbus), p+"PROXY="+n.Net.Addr())
 		}
 	}
 	return env
@@ -157,12 +157,12 @@ func (w *World) command(name string) (line []string, ready string, err error) {
 			"--link-server", "mqtt://" + n.Net.Addr(), "--link-retry-backoff-min", "50ms", "--link-retry-backoff-max", "500ms",
 			"--link-retry-timeout", "1s", "--link-keepalive", "2s",
 		}, common...), "http://" + n.HTTP + "/readyz", nil
-	case "virtual", "modbus", "mqtt":
+	case "virtual", "modbus", "mqtt", "bacnet", "opcua", "snmp", "http":
 		return append([]string{"mapper-" + role, "--server", "mqtt://" + n.MQTT}, common...), "", nil
 	case "simulator":
 		return []string{"mapper-modbus", "simulate", "--listen", n.Modbus}, n.Modbus, nil
 	}
-	return nil, "", fmt.Errorf("%s is none of hub, core, virtual, modbus, mqtt, simulator; give its command line", name)
+	return nil, "", fmt.Errorf("%s is none of hub, core, simulator and the mappers; give its command line", name)
 }
 
 // config is the program's file if the test brought one: hub.yaml, core.yaml, …

@@ -62,11 +62,11 @@ func NewClient(o Options) (*Client, error) {
 		o: o, done: make(chan struct{}), waiting: map[exchange]chan apdu{}, listeners: map[uint32]func(Notification){},
 		processes: map[uint32]Address{}, announced: map[uint32]func(IAm){}, registered: make(chan uint16, 1),
 	}
-	if c.broadcast, err = Resolve(o.Broadcast); err != nil {
+	if c.broadcast, err = ResolveHost(o.Broadcast); err != nil {
 		return nil, err
 	}
 	if o.BBMD != "" {
-		if c.bbmd, err = Resolve(o.BBMD); err != nil {
+		if c.bbmd, err = ResolveHost(o.BBMD); err != nil {
 			return nil, err
 		}
 	}
@@ -80,8 +80,8 @@ func NewClient(o Options) (*Client, error) {
 	return c, nil
 }
 
-// Resolve finds the address of a host; without a port it is BACnet's.
-func Resolve(host string) (netip.AddrPort, error) {
+// ResolveHost finds the address of a host; without a port it is BACnet's.
+func ResolveHost(host string) (netip.AddrPort, error) {
 	if _, _, err := net.SplitHostPort(host); err != nil {
 		host = net.JoinHostPort(host, fmt.Sprint(DefaultPort))
 	}
@@ -218,7 +218,7 @@ func (c *Client) request(ctx context.Context, to Address, service byte, data []b
 		case <-c.done:
 			return apdu{}, net.ErrClosed
 		case a := <-wait:
-			return answer(a, service)
+			return answerError(a, service)
 		case <-timer.C:
 			if sent == tries {
 				return apdu{}, fmt.Errorf("%s: %w within %s", to, ErrNoAnswer, c.o.Timeout)
@@ -255,8 +255,8 @@ func (c *Client) end(key exchange) {
 	delete(c.waiting, key)
 }
 
-// answer turns what a device answered into an error where it is one.
-func answer(a apdu, service byte) (apdu, error) {
+// answerError turns what a device answered into an error where it is one.
+func answerError(a apdu, service byte) (apdu, error) {
 	switch a.kind {
 	case errorAnswer:
 		r := reader{data: a.data}
@@ -302,6 +302,9 @@ func (c *Client) Read(ctx context.Context, to Address, ref Reference) ([]any, er
 		return nil, err
 	}
 	result, err := decodeResult(a.data)
+	if ref.Object == NewObjectID(Device, MaxInstance) && result.Object.Type() == Device {
+		ref.Object = result.Object // it stood for whichever the device has
+	}
 	if err == nil && result.Reference != ref {
 		err = fmt.Errorf("the answer is of %s %s, not of %s %s", result.Object, result.Property, ref.Object, ref.Property)
 	}

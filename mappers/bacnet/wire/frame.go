@@ -116,15 +116,15 @@ func encodePacket(function byte, to Address, everybody, reply bool, apdu []byte)
 		}
 		b = append(b, 255)
 	}
-	return finish(append(b, apdu...))
+	return setLength(append(b, apdu...))
 }
 
 // registration asks a BBMD to pass broadcasts on for so many seconds.
 func registration(seconds uint16) []byte {
-	return finish(binary.BigEndian.AppendUint16([]byte{bvlcType, bvlcRegister, 0, 0}, seconds))
+	return setLength(binary.BigEndian.AppendUint16([]byte{bvlcType, bvlcRegister, 0, 0}, seconds))
 }
 
-func finish(b []byte) []byte {
+func setLength(b []byte) []byte {
 	binary.BigEndian.PutUint16(b[2:], uint16(len(b)))
 	return b
 }

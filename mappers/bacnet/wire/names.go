@@ -90,24 +90,26 @@ const (
 	MinPresentValue PropertyID = 69
 	ModelName       PropertyID = 70
 	NumberOfStates  PropertyID = 74
-	ObjectList      PropertyID = 76
-	ObjectName      PropertyID = 77
-	OutOfService    PropertyID = 81
-	PresentValue    PropertyID = 85
-	PriorityArray   PropertyID = 87
-	Reliability     PropertyID = 103
-	RelinquishValue PropertyID = 104
-	StateText       PropertyID = 110
-	StatusFlags     PropertyID = 111
-	Units           PropertyID = 117
-	VendorID        PropertyID = 120
-	VendorName      PropertyID = 121
-	SerialNumber    PropertyID = 372
+	// ObjectIdentifier is an object's own type and number.
+	ObjectIdentifier PropertyID = 75
+	ObjectList       PropertyID = 76
+	ObjectName       PropertyID = 77
+	OutOfService     PropertyID = 81
+	PresentValue     PropertyID = 85
+	PriorityArray    PropertyID = 87
+	Reliability      PropertyID = 103
+	RelinquishValue  PropertyID = 104
+	StateText        PropertyID = 110
+	StatusFlags      PropertyID = 111
+	Units            PropertyID = 117
+	VendorID         PropertyID = 120
+	VendorName       PropertyID = 121
+	SerialNumber     PropertyID = 372
 )
 
 var propertyNames = map[PropertyID]string{
 	Description: "description", FirmwareVersion: "firmwareRevision", MaxPresentValue: "maxPresValue", MinPresentValue: "minPresValue",
-	ModelName: "modelName", NumberOfStates: "numberOfStates", ObjectList: "objectList", ObjectName: "objectName",
+	ModelName: "modelName", NumberOfStates: "numberOfStates", ObjectIdentifier: "objectIdentifier", ObjectList: "objectList", ObjectName: "objectName",
 	OutOfService: "outOfService", PresentValue: "presentValue", PriorityArray: "priorityArray", Reliability: "reliability",
 	RelinquishValue: "relinquishDefault", StateText: "stateText", StatusFlags: "statusFlags", Units: "units", VendorID: "vendorIdentifier",
 	VendorName: "vendorName", SerialNumber: "serialNumber",

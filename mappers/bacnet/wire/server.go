@@ -26,6 +26,7 @@ type Server struct {
 	invoke      byte
 	limit       int                     // most properties in one request; more: Abort
 	answers     func(service byte) bool // see Answer
+	unknown     byte                    // a service that it doesn't know
 }
 
 // ServerObject is an object of a Server.
@@ -117,6 +118,20 @@ func (s *Server) Set(id ObjectID, value any) {
 	s.tell(id)
 }
 
+// SetProperty changes a property and tells nobody.
+func (s *Server) SetProperty(id ObjectID, p PropertyID, values ...any) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.objects[id].Properties[p] = values
+}
+
+// Unknown makes the device reject a service.
+func (s *Server) Unknown(service byte) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.unknown = service
+}
+
 // Value is an object's present value.
 func (s *Server) Value(id ObjectID) any {
 	s.mu.Lock()
@@ -200,6 +215,9 @@ func (s *Server) handle(from Address, a apdu) {
 func (s *Server) confirmed(from Address, a apdu) (answer []byte, changed ObjectID) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if a.service == s.unknown {
+		return encodeReject(a.invoke, rejectUnrecognized), s.Device
+	}
 	switch a.service {
 	case serviceReadMultiple:
 		return s.readMultiple(a), s.Device
@@ -271,6 +289,9 @@ func (s *Server) readMultiple(a apdu) []byte {
 }
 
 func (s *Server) read(ref Reference) Result {
+	if ref.Object == NewObjectID(Device, MaxInstance) { // stands for whichever it is
+		ref.Object = s.Device
+	}
 	result := Result{Reference: ref}
 	values, ok := s.property(ref)
 	switch {
@@ -291,10 +312,15 @@ func (s *Server) read(ref Reference) Result {
 }
 
 func (s *Server) property(ref Reference) ([]any, bool) {
+	if ref.Property == ObjectIdentifier {
+		return []any{ref.Object}, ref.Object == s.Device || s.objects[ref.Object] != nil
+	}
 	if ref.Object == s.Device && ref.Property == ObjectList {
 		list := []any{s.Device}
 		for _, id := range s.order {
-			list = append(list, id)
+			if id != s.Device {
+				list = append(list, id)
+			}
 		}
 		return list, true
 	}

@@ -50,11 +50,11 @@ var errorCodes = map[uint32]string{
 // Busy reports whether the device may take the request in a moment.
 func (e Error) Busy() bool { return e.Code == 2 || e.Code == 3 || e.Code == 25 }
 
-// Reject is a device's answer that it didn't understand a request, Abort that it couldn't end it; by reason of the standard.
-type (
-	Reject byte
-	Abort  byte
-)
+// Reject is a device's answer that it didn't understand a request, by reason of the standard.
+type Reject byte
+
+// Abort is a device's answer that it couldn't end a request, by reason of the standard.
+type Abort byte
 
 func (r Reject) Error() string {
 	if r == rejectUnrecognized {

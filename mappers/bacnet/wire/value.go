@@ -171,7 +171,7 @@ func (r *reader) contextUnsigned(number byte) uint64 {
 	if !h.context || h.open || h.close || h.number != number {
 		r.fail(fmt.Errorf("context tag %d is missing", number))
 	}
-	v, err := unsigned(r.take(h.length))
+	v, err := decodeUnsigned(r.take(h.length))
 	if err != nil {
 		r.fail(err)
 	}
@@ -196,7 +196,7 @@ func (r *reader) value() any {
 		r.take(h.length)
 		return Constructed{}
 	}
-	v, err := application(h, r)
+	v, err := decodeApplication(h, r)
 	if err != nil {
 		r.fail(err)
 	}
@@ -224,7 +224,7 @@ func (r *reader) skip(number byte) {
 	}
 }
 
-func application(h tagHeader, r *reader) (any, error) {
+func decodeApplication(h tagHeader, r *reader) (any, error) {
 	if h.number == tagBoolean {
 		if h.length > 1 {
 			return nil, errors.New("a Boolean is neither 0 nor 1")
@@ -243,9 +243,9 @@ func application(h tagHeader, r *reader) (any, error) {
 	case tagNull:
 		return nil, nil
 	case tagUnsigned:
-		return unsigned(b)
+		return decodeUnsigned(b)
 	case tagSigned:
-		return signed(b)
+		return decodeSigned(b)
 	case tagReal:
 		return math.Float32frombits(binary.BigEndian.Uint32(b)), nil
 	case tagDouble:
@@ -253,11 +253,11 @@ func application(h tagHeader, r *reader) (any, error) {
 	case tagOctets:
 		return append([]byte{}, b...), nil
 	case tagText:
-		return text(b)
+		return decodeText(b)
 	case tagBits:
-		return bits(b)
+		return decodeBits(b)
 	case tagEnumerated:
-		v, err := unsigned(b)
+		v, err := decodeUnsigned(b)
 		return Enumerated(v), err
 	case tagDate:
 		return Date(b), nil
@@ -269,7 +269,7 @@ func application(h tagHeader, r *reader) (any, error) {
 	return nil, fmt.Errorf("application tag %d is not one of the standard's", h.number)
 }
 
-func unsigned(b []byte) (v uint64, err error) {
+func decodeUnsigned(b []byte) (v uint64, err error) {
 	if len(b) == 0 || len(b) > 8 {
 		return 0, fmt.Errorf("a number has %d bytes, not 1 to 8", len(b))
 	}
@@ -279,8 +279,8 @@ func unsigned(b []byte) (v uint64, err error) {
 	return v, nil
 }
 
-func signed(b []byte) (int64, error) {
-	v, err := unsigned(b)
+func decodeSigned(b []byte) (int64, error) {
+	v, err := decodeUnsigned(b)
 	shift := 64 - 8*len(b)
 	if err != nil {
 		return 0, err
@@ -288,8 +288,8 @@ func signed(b []byte) (int64, error) {
 	return int64(v<<shift) >> shift, nil
 }
 
-// text reads a character string: UTF-8, UCS-2 or ISO 8859-1.
-func text(b []byte) (string, error) {
+// decodeText reads a character string: UTF-8, UCS-2 or ISO 8859-1.
+func decodeText(b []byte) (string, error) {
 	if len(b) == 0 {
 		return "", errors.New("a text has no character set")
 	}
@@ -313,7 +313,7 @@ func text(b []byte) (string, error) {
 	return "", fmt.Errorf("character set %d is not UTF-8, UCS-2 or ISO 8859-1", set)
 }
 
-func bits(b []byte) (BitString, error) {
+func decodeBits(b []byte) (BitString, error) {
 	if len(b) == 0 || b[0] > 7 || int(b[0]) > 8*(len(b)-1) {
 		return nil, errors.New("a bit string's count of unused bits is wrong")
 	}

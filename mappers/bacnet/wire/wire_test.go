@@ -16,8 +16,15 @@ import (
 func TestValuesAreReadBackAsTheyWereWritten(t *testing.T) {
 	for _, v := range []any{
 		nil, true, false, uint64(0), uint64(255), uint64(65536), uint64(math.MaxUint64), int64(-1), int64(127), int64(128), int64(-129), int64(math.MinInt64),
-		float32(21.5), 1e300, []byte{}, []byte("0123456789"), "", "Küche", BitString{}, BitString{true, false, false, true, true, false, false, false, true},
-		Enumerated(0), Enumerated(70000), Date{126, 11, 27, 5}, Time{12, 30, 0, 0}, NewObjectID(MultiStateValue, MaxInstance), string(make([]byte, 300)),
+		float32(21.5), 1e300,
+		[]byte{},
+		[]byte("0123456789"), "", "Küche",
+		BitString{},
+		BitString{true, false, false, true, true, false, false, false, true},
+		Enumerated(0), Enumerated(70000),
+		Date{126, 11, 27, 5},
+		Time{12, 30, 0, 0},
+		NewObjectID(MultiStateValue, MaxInstance), string(make([]byte, 300)),
 	} {
 		b, err := appendValue(nil, v)
 		require.NoError(t, err)
@@ -99,7 +106,10 @@ func TestADeviceIsFoundReadWrittenAndRelinquished(t *testing.T) {
 
 	input, output := NewObjectID(AnalogInput, 1), NewObjectID(AnalogOutput, 1)
 	results, err := c.ReadMultiple(t.Context(), to, []Reference{
-		{input, PresentValue, NoIndex}, {input, Units, NoIndex}, {output, PresentValue, NoIndex}, {NewObjectID(BinaryInput, 9), PresentValue, NoIndex},
+		{input, PresentValue, NoIndex},
+		{input, Units, NoIndex},
+		{output, PresentValue, NoIndex},
+		{NewObjectID(BinaryInput, 9), PresentValue, NoIndex},
 		{s.Device, ObjectList, 0},
 	})
 	require.NoError(t, err)
@@ -176,7 +186,7 @@ func TestAForeignDeviceRegistersAndHearsOfOtherSubnets(t *testing.T) {
 	assert.EqualValues(t, bvlcDistribute, b[1], "% x", b[:n])
 	answer := append([]byte{0x81, bvlcForwarded, 0, 0, 10, 1, 2, 3, 0xBA, 0xC0, 1, 0x08, 0, 5, 1, 0x0B, unconfirmedRequest << 4, unconfirmedIAm},
 		encodeIAm(IAm{Device: NewObjectID(Device, 7), MaxAPDU: 480, Vendor: 1})...)
-	_, err = bbmd.WriteToUDPAddrPort(finish(answer), from)
+	_, err = bbmd.WriteToUDPAddrPort(setLength(answer), from)
 	require.NoError(t, err)
 	assert.Equal(t, IAm{Address: Address{netip.MustParseAddrPort("10.1.2.3:47808"), 5, "\x0b"}, Device: NewObjectID(Device, 7), MaxAPDU: 480, Vendor: 1}, <-found)
 }
@@ -202,18 +212,18 @@ func FuzzPacket(f *testing.F) {
 		_, _, _ = decodeSubscribe(a.data)
 		_, _ = decodeReadMultiple(a.data)
 		_, _ = decodeWrite(a.data)
-		_, _ = answer(a, a.service)
+		_, _ = answerError(a, a.service)
 		if r, err := decodeResult(a.data); err == nil {
-			reencoded(t, []Result{r})
+			checkReencoded(t, []Result{r})
 		}
 		if list, err := decodeResults(a.data); err == nil {
-			reencoded(t, list)
+			checkReencoded(t, list)
 		}
 	})
 }
 
-// reencoded checks that what was read is read again after it was written, apart from what this package doesn't read.
-func reencoded(t *testing.T, list []Result) {
+// checkReencoded checks that what was read is read again after it was written, apart from what this package doesn't read.
+func checkReencoded(t *testing.T, list []Result) {
 	t.Helper()
 	b, err := encodeResults(list)
 	if err != nil {
