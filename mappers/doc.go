@@ -35,7 +35,7 @@
 //	cmd         a program of a driver: flags, settings, version
 //	drivertest  the tests that every driver passes
 //	virtual     simulated devices
-//	modbus      Modbus over TCP
+//	modbus      Modbus over TCP and on serial lines
 //	mqtt        devices that speak MQTT themselves
 //	bacnet      BACnet/IP
 //	examples    a mapper in shell, without this package

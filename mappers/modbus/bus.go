@@ -1,111 +1,104 @@
 package modbus
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"io"
-	"log"
-	"slices"
+	"sync/atomic"
 	"time"
 
-	mb "github.com/simonvetter/modbus"
+	"github.com/edgebus/edgebus/mappers"
+	"github.com/edgebus/edgebus/mappers/modbus/wire"
 )
 
-// busKey tells connections apart.
-type busKey struct {
-	url     string
-	timeout time.Duration
-}
-
-// bus is one connection. Its goroutine makes one request after the other. A Modbus request can't be cancelled: a caller
-// whose context ends returns, and the goroutine finishes the request, within one timeout.
+// bus is the connection that the units behind one address, or on one serial line, share. It makes one request at a time.
 type bus struct {
-	key      busKey
-	shares   int // guarded by Driver.mu
-	requests chan busRequest
-	ctx      context.Context
-	stop     context.CancelFunc
+	key    string
+	shares atomic.Int32  // how many sessions use it
+	free   chan struct{} // has capacity 1; who takes what is in it may use the rest
 
-	// the goroutine's
-	client    *mb.ModbusClient
-	timeout   time.Duration // of requests on this connection
-	downUntil time.Time     // don't dial again before
-	downErr   error
+	client     *wire.Client
+	target     wire.Target // of the client
+	answered   map[uint8]bool
+	silent     int // requests in a row to units that have answered over the connection, and didn't
+	lastAnswer time.Time
+	idle       *time.Timer // closes the connection
+
+	connectedAt time.Time
+	downUntil   time.Time // don't connect again before
+	downErr     error
+	learned     learnedHabits
 }
 
-type busRequest struct {
-	ctx     context.Context
-	unit    uint8
-	timeout time.Duration
-	do      func(*mb.ModbusClient) error
-	done    chan error // capacity 1
+// learnedHabits is what a bus has found out about what is at its address.
+type learnedHabits struct {
+	since        time.Time
+	closings     int // connections in a row that were closed after one answer
+	connect      connectMode
+	hasty        bool // the last request came soon after an answer, and had none
+	quick        bool // such a request was answered
+	hastyLosses  int  // such requests in a row that were answered when they were made again
+	pause        time.Duration
+	deaf         bool // the first request after connecting had no answer
+	deafStarts   int  // such connections in a row over which the second request was answered
+	connectDelay time.Duration
 }
 
-func newBus(key busKey) *bus {
-	b := &bus{key: key, requests: make(chan busRequest)}
-	b.ctx, b.stop = context.WithCancel(context.Background())
-	go b.run()
+// doubtAfter is how long what was learned is believed.
+const doubtAfter = 24 * time.Hour
+
+func newBus(key string) *bus {
+	b := &bus{key: key, free: make(chan struct{}, 1), answered: map[uint8]bool{}}
+	b.free <- struct{}{}
 	return b
 }
 
-func (b *bus) run() {
-	defer b.disconnect()
-	for {
-		select {
-		case <-b.ctx.Done():
-			return
-		case r := <-b.requests:
-			r.done <- b.serve(r)
+// take waits until nobody else uses the connection.
+func (b *bus) take(ctx context.Context) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	select {
+	case <-b.free:
+		if b.idle != nil {
+			b.idle.Stop()
 		}
-	}
-}
-
-// serve does one request. After anything but an answer the connection is in an unknown state, and is made anew: a late
-// answer must not be taken for the next one's.
-func (b *bus) serve(r busRequest) error {
-	if err := r.ctx.Err(); err != nil {
-		return err // the caller has given up
-	}
-	if err := b.dial(r.timeout); err != nil {
-		return err
-	}
-	if err := b.client.SetUnitId(r.unit); err != nil {
-		return err
-	}
-	err := r.do(b.client)
-	var answer mb.Error
-	if err != nil && (!errors.As(err, &answer) || answer == mb.ErrRequestTimedOut || answer == mb.ErrProtocolError ||
-		answer == mb.ErrBadCRC || answer == mb.ErrShortFrame || answer == mb.ErrBadUnitId || answer == mb.ErrBadTransactionId) {
-		b.disconnect()
-	}
-	return err
-}
-
-// dial connects. The time-out of requests belongs to the connection, which is made anew for another. When a dial has just
-// failed it fails again at once: ten units behind a dead gateway wait for one dial, not for ten.
-func (b *bus) dial(timeout time.Duration) error {
-	if b.client != nil && b.timeout == timeout {
 		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// give lets others use the connection, which stays open or not.
+func (b *bus) give(mode connectMode) {
+	switch {
+	case b.client == nil:
+	case mode == connectRequest:
+		b.disconnect()
+	case mode == connectCycle:
+		b.idle = time.AfterFunc(cycleIdle, func() {
+			select {
+			case <-b.free:
+				b.disconnect()
+				b.free <- struct{}{}
+			default: // it is in use
+			}
+		})
+	}
+	b.free <- struct{}{}
+}
+
+// cycleIdle is how long nothing has been asked when a cycle is over.
+const cycleIdle = 50 * time.Millisecond
+
+// close ends the connection when whoever uses it is done.
+func (b *bus) close() {
+	<-b.free
+	if b.idle != nil {
+		b.idle.Stop()
 	}
 	b.disconnect()
-	if time.Now().Before(b.downUntil) {
-		return b.downErr
-	}
-	c, err := mb.NewClient(&mb.ClientConfiguration{
-		URL: b.key.url, Timeout: timeout, Logger: log.New(io.Discard, "", 0),
-	})
-	if err == nil {
-		err = c.Open()
-	}
-	if err != nil {
-		b.downErr = fmt.Errorf("connect to %s: %w", b.key.url, err)
-		b.downUntil = time.Now().Add(time.Second)
-		return b.downErr
-	}
-	b.client, b.timeout, b.downUntil = c, timeout, time.Time{}
-	return nil
+	b.free <- struct{}{}
 }
 
 func (b *bus) disconnect() {
@@ -113,160 +106,212 @@ func (b *bus) disconnect() {
 		_ = b.client.Close()
 		b.client = nil
 	}
+	clear(b.answered)
+	b.silent = 0
 }
 
-// call queues a request and waits for its end or ctx's.
-func (b *bus) call(ctx context.Context, unit uint8, do func(*mb.ModbusClient) error) error {
-	return b.callWithin(ctx, unit, b.key.timeout, do)
-}
-
-func (b *bus) callWithin(ctx context.Context, unit uint8, timeout time.Duration, do func(*mb.ModbusClient) error) error {
-	r := busRequest{ctx: ctx, unit: unit, timeout: timeout, do: do, done: make(chan error, 1)}
-	select {
-	case b.requests <- r:
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-b.ctx.Done():
-		return errClosed
-	}
-	select {
-	case err := <-r.done:
-		return err
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-}
-
-// read returns a group's registers, bits as 0 and 1.
-func (b *bus) read(ctx context.Context, unit uint8, g registerGroup) (words []uint16, err error) {
-	answer := make(chan []uint16, 1) // the request may outlive this call: it must not write to the result
-	err = b.call(ctx, unit, func(c *mb.ModbusClient) (err error) {
-		words, err := g.read(c)
-		answer <- words
-		return err
-	})
-	if err != nil {
+// call makes one request of a session's unit.
+func (b *bus) call(ctx context.Context, s *session, q wire.Request, timeout time.Duration) ([]byte, error) {
+	if err := b.take(ctx); err != nil {
 		return nil, err
 	}
-	if words = <-answer; len(words) != int(g.size) {
-		return nil, fmt.Errorf("modbus: unit %d answered %d of %d registers", unit, len(words), g.size)
+	defer func() { b.give(b.mode(s)) }()
+	return b.request(ctx, s, q, timeout)
+}
+
+func (b *bus) mode(s *session) connectMode {
+	if s.config.connect == connectKeep && b.learned.connect != "" {
+		return b.learned.connect
 	}
-	return words, nil
+	return s.config.connect
 }
 
-// write writes a field. Some bits of a register are changed by reading the register and writing it back.
-func (b *bus) write(ctx context.Context, unit uint8, f *registerField, words []uint16) error {
-	return b.call(ctx, unit, func(c *mb.ModbusClient) error {
-		switch {
-		case f.table == tableCoil:
-			return c.WriteCoil(f.address, words[0] != 0)
-		case f.kind == kindBit:
-			was, err := c.ReadRegister(f.address, mb.HOLDING_REGISTER)
-			if err != nil {
-				return err
-			}
-			return c.WriteRegister(f.address, was&^(1<<f.bit)|words[0]<<f.bit)
-		case f.width > 0:
-			was, err := c.ReadRegisters(f.address, f.words, mb.HOLDING_REGISTER)
-			if err != nil {
-				return err
-			}
-			if len(was) != len(words) {
-				return fmt.Errorf("modbus: unit %d answered %d of %d registers", unit, len(was), len(words))
-			}
-			words = f.splitWords(f.joinWords(was)&^(f.mask()<<f.bit) | f.joinWords(words))
-			if len(words) > 1 {
-				return c.WriteRegisters(f.address, words)
-			}
-			return c.WriteRegister(f.address, words[0])
-		case len(words) == 1:
-			return c.WriteRegister(f.address, words[0])
+// retries are the pauses before connecting again, after a connection that ended before an answer: some devices take the next
+// connection only after a while.
+var retries = []time.Duration{0, 300 * time.Millisecond, 700 * time.Millisecond}
+
+// request makes a request, over a fresh connection if the one there is has ended. A write that may have reached the device is not repeated.
+// The caller has taken the bus.
+func (b *bus) request(ctx context.Context, s *session, q wire.Request, timeout time.Duration) (data []byte, err error) {
+	for _, pause := range append([]time.Duration{0}, retries...) {
+		if !sleep(ctx, pause) {
+			return nil, ctx.Err()
 		}
-		return c.WriteRegisters(f.address, words)
-	})
+		if err := b.connect(ctx, s); err != nil {
+			return nil, err
+		}
+		data, err = b.client.Do(ctx, s.config.unit, q, timeout)
+		if errors.Is(err, wire.ErrLate) && b.shares.Load() == 1 && b.client.WaitLate(ctx, s.config.unit) == nil {
+			data, err = b.client.Do(ctx, s.config.unit, q, timeout)
+		}
+		for first := true; wire.IsTimeout(err) && b.mayBeDeaf(first) && !q.IsWrite(); first = false {
+			_ = b.note(s, err)
+			data, err = b.client.Do(ctx, s.config.unit, q, timeout)
+		}
+		var closed *wire.ClosedError
+		if !errors.As(err, &closed) {
+			return data, b.note(s, err)
+		}
+		b.noteClosed(s)
+		if closed.Sent && q.IsWrite() {
+			return nil, err
+		}
+		if !closed.Sent {
+			err = mappers.NotSent(err)
+		}
+	}
+	return nil, err
 }
 
-// Limits of one request, by the standard.
+// connect makes a connection if there is none. When that has just failed it fails again at once: ten units behind a dead gateway wait for
+// one attempt, not for ten.
+func (b *bus) connect(ctx context.Context, s *session) error {
+	if b.client != nil && b.target == s.config.target {
+		return nil
+	}
+	b.disconnect()
+	if time.Now().Before(b.downUntil) {
+		return b.downErr
+	}
+	c, err := wire.Dial(ctx, s.config.target, wire.Options{
+		Timeout: s.config.timeout, ConnectDelay: max(s.config.connectDelay, b.learned.connectDelay), Strict: s.config.strict,
+	})
+	if err != nil {
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		b.downErr, b.downUntil = mappers.NotSent(err), time.Now().Add(time.Second)
+		return b.downErr
+	}
+	b.client, b.target, b.downUntil, b.connectedAt = c, s.config.target, time.Time{}, time.Now()
+	return nil
+}
+
+// note keeps or ends the connection after a request, and learns of it. One time-out says nothing about the connection: a unit may be
+// dead, or a register. Two in a row of units that have answered over it do.
+func (b *bus) note(s *session, err error) error {
+	unit, now := s.config.unit, time.Now()
+	var refused wire.Exception
+	switch {
+	case err == nil, errors.As(err, &refused), wire.IsShort(err):
+		b.learn(s, now)
+		if !refused.OfGateway() {
+			b.answered[unit] = true
+		}
+		b.silent, b.lastAnswer = 0, now
+		b.client.Pause(max(s.config.pause, b.learned.pause))
+		return err
+	case wire.IsMalformed(err):
+		b.disconnect()
+		return err
+	case errors.Is(err, wire.ErrLate), errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
+	default:
+		b.learned.deaf = b.client.Answers() == 0
+		if b.learned.hasty = b.answered[unit] && now.Sub(b.lastAnswer) < s.config.timeout+hastyAfter; b.learned.hasty && !b.learned.quick {
+			err = &hastyError{err}
+		}
+		if b.answered[unit] || len(b.answered) == 0 {
+			b.silent++
+		}
+	}
+	if b.silent >= 2 && !b.mayBeDeaf(false) || b.client.MixesUp() {
+		b.disconnect()
+	}
+	return err
+}
+
+// hastyError is of a request that came soon after an answer, to a device of which it isn't known whether it answers such requests.
+type hastyError struct{ error }
+
+func (e *hastyError) Unwrap() error { return e.error }
+
+// mayBeDeaf is whether the device has not answered anything over the connection because that is new. It is given the time of a first request
+// at least.
+func (b *bus) mayBeDeaf(first bool) bool {
+	return b.client.Answers() == 0 && (first || time.Since(b.connectedAt) < deafTime)
+}
+
+const deafTime = 1200 * time.Millisecond
+
+// hastyAfter is how soon after an answer a request comes too soon for some devices.
+const hastyAfter = 20 * time.Millisecond
+
+// learn draws conclusions from an answer, of which a device's that is only sometimes silent are none: it takes the same twice in a row.
+func (b *bus) learn(s *session, now time.Time) {
+	l := &b.learned
+	if !l.since.IsZero() && now.Sub(l.since) > doubtAfter {
+		*l = learnedHabits{}
+		for _, code := range []string{toldConnect, toldPause, toldConnectDelay} {
+			s.device.Tell(code, "")
+		}
+	}
+	switch {
+	case l.hasty:
+		if l.hastyLosses++; l.hastyLosses >= 2 && l.pause < time.Second {
+			l.pause, l.since, l.hastyLosses = max(50*time.Millisecond, 2*l.pause), now, 0
+			s.device.Tell(toldPause, fmt.Sprintf("does not answer a request that comes too soon after an answer: set pause: %s, or what its manual says", l.pause))
+		}
+	case now.Sub(b.lastAnswer) < hastyAfter && s.config.pause < hastyAfter:
+		l.hastyLosses, l.quick = 0, true
+	}
+	if b.client.Answers() == 1 {
+		if !l.deaf {
+			l.deafStarts = 0
+		} else if l.deafStarts++; l.deafStarts >= 2 && l.connectDelay == 0 {
+			l.connectDelay, l.since = time.Second, now
+			s.device.Tell(toldConnectDelay, "does not answer just after connecting: set connectDelay: 1s, or what its manual says")
+		}
+	}
+	l.hasty, l.deaf = false, false
+}
+
+// noteClosed learns from a connection that the other side has closed.
+func (b *bus) noteClosed(s *session) {
+	l := &b.learned
+	switch b.client.Answers() {
+	case 0:
+	case 1:
+		if l.closings++; l.closings >= 3 && l.connect == "" && s.config.connect != connectRequest {
+			l.connect, l.since = connectRequest, time.Now()
+			s.device.Tell(toldConnect, "closes the connection after each answer: set connect: request")
+		}
+	default:
+		l.closings = 0
+	}
+	b.disconnect()
+}
+
+// What is told of a device, by code.
 const (
-	maxRegisters = 125
-	maxBits      = 2000
+	toldConnect      = "Connect"
+	toldPause        = "Pause"
+	toldConnectDelay = "ConnectDelay"
+	toldLimit        = "MaxRegisters"
+	toldWrite        = "Write"
 )
 
-// registerGroup is what one request reads: registers next to each other, and the fields in them.
-type registerGroup struct {
-	table   registerTable
-	address uint16
-	size    uint16
-	fields  []*registerField
-}
-
-func (g registerGroup) String() string {
-	return fmt.Sprintf("%s %d..%d", g.table, g.address, g.address+g.size-1)
-}
-
-// singleGroup is a group of one field.
-func singleGroup(f *registerField) registerGroup {
-	address, size := f.span()
-	return registerGroup{f.table, address, size, []*registerField{f}}
-}
-
-// planGroups groups fields into as few requests as possible. gap is how many unused registers may be read between two fields.
-func planGroups(fields []*registerField, gap uint16) (list []registerGroup) {
-	fields = slices.Clone(fields)
-	slices.SortStableFunc(fields, func(a, b *registerField) int {
-		from, _ := a.span()
-		to, _ := b.span()
-		return cmp.Or(cmp.Compare(a.table, b.table), cmp.Compare(from, to))
-	})
-	for _, f := range fields {
-		if n := len(list); n > 0 && list[n-1].takes(f, gap) {
-			g := &list[n-1]
-			g.fields = append(g.fields, f)
-			address, size := f.span()
-			g.size = max(g.size, address+size-g.address)
-			continue
-		}
-		list = append(list, singleGroup(f))
+// reconnect ends a connection over which nobody else has answered than the unit that has failed. One over which nothing was answered yet
+// stays: the device may need time after it was made.
+func (b *bus) reconnect(s *session) {
+	if b.take(context.Background()) != nil {
+		return
 	}
-	return list
+	defer b.give(connectKeep)
+	if len(b.answered) == 1 && b.answered[s.config.unit] {
+		b.disconnect()
+	}
 }
 
-func (g registerGroup) takes(f *registerField, gap uint16) bool {
-	most := maxRegisters
-	if g.table.bits() {
-		most = maxBits
+func sleep(ctx context.Context, d time.Duration) bool {
+	if d <= 0 {
+		return ctx.Err() == nil
 	}
-	address, size := f.span()
-	end := int(address) + int(size) - int(g.address)
-	return f.table == g.table && int(address) <= int(g.address)+int(g.size)+int(gap) && end <= most
-}
-
-// split makes a group of each field.
-func (g registerGroup) split() (list []registerGroup) {
-	for _, f := range g.fields {
-		list = append(list, singleGroup(f))
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-ctx.Done():
+		return false
 	}
-	return list
-}
-
-func (g registerGroup) read(c *mb.ModbusClient) ([]uint16, error) {
-	var bits []bool
-	var err error
-	switch g.table {
-	case tableHolding:
-		return c.ReadRegisters(g.address, g.size, mb.HOLDING_REGISTER)
-	case tableInput:
-		return c.ReadRegisters(g.address, g.size, mb.INPUT_REGISTER)
-	case tableCoil:
-		bits, err = c.ReadCoils(g.address, g.size)
-	case tableDiscrete:
-		bits, err = c.ReadDiscreteInputs(g.address, g.size)
-	}
-	words := make([]uint16, len(bits))
-	for i, b := range bits {
-		if b {
-			words[i] = 1
-		}
-	}
-	return words, err
 }

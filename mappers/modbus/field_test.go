@@ -127,7 +127,7 @@ func TestKubeEdgeSpelling(t *testing.T) {
 	}
 	c, err := parseDevice(d, Options{Timeout: DefaultTimeout})
 	require.NoError(t, err)
-	require.Equal(t, "tcp://10.0.0.5:1502", c.key.url)
+	require.Equal(t, "tcp://10.0.0.5:1502", c.target.String())
 	require.EqualValues(t, 7, c.unit)
 	require.Len(t, c.fields, 2)
 	require.EqualValues(t, 2, c.fields["temp"].address)
@@ -144,7 +144,7 @@ func TestMistakesAreNamed(t *testing.T) {
 			k, v, _ := strings.Cut(kv, "=")
 			p.Config[k] = v
 		}
-		_, err := parseDevice(mappers.Device{Config: map[string]string{"address": "h"}, Properties: []mappers.Property{p}}, Options{})
+		_, err := parseDevice(mappers.Device{Config: map[string]string{"address": "h"}, Properties: []mappers.Property{p}}, Options{Timeout: DefaultTimeout})
 		return err
 	}
 	for config, field := range map[string]string{
@@ -174,7 +174,7 @@ func TestMistakesAreNamed(t *testing.T) {
 	require.Error(t, visitor("register=input address=1", mappers.Float, true), "input registers can't be written")
 	require.Error(t, visitor("register=holding address=1", mappers.Bytes, false))
 	for config, field := range map[string]string{
-		"": "address", "address=rtu:///dev/ttyS0": "address", "address=h:0": "address", "address=h unit=x": "unit",
+		"": "address", "address=udp://h": "address", "address=h parity=mark": "parity", "address=h:0": "address", "address=h unit=x": "unit",
 		"address=h timeout=soon": "timeout", "address=h gap=-1": "gap", "ip=h port=x": "port", "address=h adress=i": "adress",
 	} {
 		d := mappers.Device{Config: map[string]string{}}
@@ -183,7 +183,7 @@ func TestMistakesAreNamed(t *testing.T) {
 			d.Config[k] = v
 		}
 		var bad *mappers.ConfigError
-		_, err := parseDevice(d, Options{})
+		_, err := parseDevice(d, Options{Timeout: DefaultTimeout})
 		require.ErrorAs(t, err, &bad, config)
 		require.Equal(t, protocolPath+field, bad.Field, config)
 	}

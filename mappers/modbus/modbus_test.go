@@ -3,9 +3,6 @@ package modbus
 import (
 	"context"
 	"fmt"
-	"io"
-	"log"
-	"net"
 	"os"
 	"path/filepath"
 	"strings"
@@ -13,18 +10,18 @@ import (
 	"testing"
 	"time"
 
-	mb "github.com/simonvetter/modbus"
 	"github.com/stretchr/testify/require"
 
 	"github.com/edgebus/edgebus/mappers"
 	"github.com/edgebus/edgebus/mappers/drivertest"
+	"github.com/edgebus/edgebus/mappers/modbus/wire"
 )
 
 // unitServer is a Modbus server on a socket whose units are in the test's hand. Only registers that were set exist.
 type unitServer struct {
 	t      *testing.T
 	addr   string
-	server *mb.ModbusServer
+	server *wire.Server
 
 	mu       sync.Mutex
 	bits     map[uint8]map[uint16]bool
@@ -37,25 +34,27 @@ func newServer(t *testing.T) *unitServer {
 	s := &unitServer{
 		t: t, bits: map[uint8]map[uint16]bool{}, words: map[uint8]map[uint16]uint16{}, held: map[uint8]chan struct{}{},
 	}
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	s.addr = l.Addr().String()
-	require.NoError(t, l.Close())
+	s.addr = "127.0.0.1:0"
 	s.start()
 	t.Cleanup(s.stop)
 	return s
 }
 
 func (s *unitServer) start() {
-	var err error
-	s.server, err = mb.NewServer(&mb.ServerConfiguration{
-		URL: "tcp://" + s.addr, Timeout: time.Minute, MaxClients: 50, Logger: log.New(io.Discard, "", 0),
-	}, s)
-	require.NoError(s.t, err)
-	require.NoError(s.t, s.server.Start())
+	s.server = &wire.Server{Handle: s.handle}
+	require.NoError(s.t, s.server.Listen(s.addr))
+	s.addr = s.server.Addr()
 }
 
-func (s *unitServer) stop() { _ = s.server.Stop() }
+func (s *unitServer) stop() {
+	s.mu.Lock()
+	for unit, held := range s.held {
+		close(held)
+		delete(s.held, unit)
+	}
+	s.mu.Unlock()
+	_ = s.server.Close()
+}
 
 func (s *unitServer) set(unit uint8, address uint16, words ...uint16) {
 	s.mu.Lock()
@@ -94,8 +93,10 @@ func (s *unitServer) hold(unit uint8) (release func()) {
 	release = sync.OnceFunc(func() {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		delete(s.held, unit)
-		close(held)
+		if s.held[unit] == held {
+			delete(s.held, unit)
+			close(held)
+		}
 	})
 	s.t.Cleanup(release)
 	return release
@@ -119,46 +120,49 @@ func (s *unitServer) enter(unit uint8, what string, address, quantity uint16) {
 	}
 }
 
-func serve[T any](s *unitServer, have map[uint16]T, address, quantity uint16, write bool, args []T) ([]T, error) {
+func (s *unitServer) handle(c wire.Call) ([]uint16, error) {
+	table := map[byte]string{
+		wire.ReadCoils: "coil", wire.WriteSingleCoil: "coil", wire.WriteMultipleCoils: "coil", wire.ReadDiscreteInputs: "discrete",
+		wire.ReadHoldingRegisters: "holding", wire.ReadInputRegisters: "input", wire.WriteSingleRegister: "holding", wire.WriteMultipleRegisters: "holding",
+	}[c.Function]
+	s.enter(c.Unit, table, c.Address, c.Quantity)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	out := make([]T, quantity)
+	if table == "coil" || table == "discrete" {
+		out, err := lookUp(s.bits[c.Unit], c)
+		if c.IsWrite() && err == nil {
+			for i, v := range c.Values {
+				s.bits[c.Unit][c.Address+uint16(i)] = v != 0
+			}
+		}
+		words := make([]uint16, len(out))
+		for i, on := range out {
+			words[i] = boolWord(on)
+		}
+		return words, err
+	}
+	if c.IsWrite() && c.Values[0] == 0xdead {
+		return nil, wire.IllegalValue
+	}
+	out, err := lookUp(s.words[c.Unit], c)
+	if c.IsWrite() && err == nil {
+		for i, v := range c.Values {
+			s.words[c.Unit][c.Address+uint16(i)] = v
+		}
+	}
+	return out, err
+}
+
+func lookUp[T any](have map[uint16]T, c wire.Call) ([]T, error) {
+	out := make([]T, c.Quantity)
 	for i := range out {
-		v, ok := have[address+uint16(i)]
+		v, ok := have[c.Address+uint16(i)]
 		if !ok {
-			return nil, mb.ErrIllegalDataAddress
+			return nil, wire.IllegalAddress
 		}
 		out[i] = v
 	}
-	if write {
-		for i, v := range args {
-			have[address+uint16(i)] = v
-		}
-	}
 	return out, nil
-}
-
-func (s *unitServer) HandleCoils(q *mb.CoilsRequest) ([]bool, error) {
-	s.enter(q.UnitId, "coil", q.Addr, q.Quantity)
-	return serve(s, s.bits[q.UnitId], q.Addr, q.Quantity, q.IsWrite, q.Args)
-}
-
-func (s *unitServer) HandleDiscreteInputs(q *mb.DiscreteInputsRequest) ([]bool, error) {
-	s.enter(q.UnitId, "discrete", q.Addr, q.Quantity)
-	return serve(s, s.bits[q.UnitId], q.Addr, q.Quantity, false, nil)
-}
-
-func (s *unitServer) HandleHoldingRegisters(q *mb.HoldingRegistersRequest) ([]uint16, error) {
-	s.enter(q.UnitId, "holding", q.Addr, q.Quantity)
-	if q.IsWrite && q.Args[0] == 0xdead {
-		return nil, mb.ErrIllegalDataValue
-	}
-	return serve(s, s.words[q.UnitId], q.Addr, q.Quantity, q.IsWrite, q.Args)
-}
-
-func (s *unitServer) HandleInputRegisters(q *mb.InputRegistersRequest) ([]uint16, error) {
-	s.enter(q.UnitId, "input", q.Addr, q.Quantity)
-	return serve(s, s.words[q.UnitId], q.Addr, q.Quantity, false, nil)
 }
 
 func newProperty(name string, typ mappers.Type, writable bool, config ...string) mappers.Property {
@@ -257,10 +261,11 @@ func TestLargestRequest(t *testing.T) {
 		fields = append(fields, &registerField{table: tableHolding, address: a, words: 1})
 	}
 	fields = append(fields, &registerField{table: tableHolding, address: 65535, words: 1})
-	groups := planGroups(fields, 8)
+	never := func(*registerField) bool { return false }
+	groups := planGroups(fields, groupRules{gap: 8, most: wire.MaxReadRegisters, apart: never, cut: never})
 	require.Len(t, groups, 4)
 	for _, g := range groups {
-		require.LessOrEqual(t, g.size, uint16(maxRegisters))
+		require.LessOrEqual(t, g.size, uint16(wire.MaxReadRegisters))
 	}
 }
 
@@ -282,7 +287,7 @@ func TestGroupWithAHoleIsReadApart(t *testing.T) {
 		require.ErrorAs(t, got["gone"].Err, &r)
 		require.Contains(t, r.Message, "illegal data address")
 	}
-	require.Len(t, s.took(), (1+3)+(1+1+2)+(1+2), "first that one is gone, then that there is a hole between the others")
+	require.Len(t, s.took(), 6+3+3, "the hole is found by halving, and then three requests are left")
 }
 
 func TestExceptionRefusesAWrite(t *testing.T) {
@@ -327,7 +332,7 @@ func TestSlowUnitTimesOutAndOthersGoOn(t *testing.T) {
 	for range 2 {
 		release := s.hold(1)
 		_, err = first.(*session).ReadBatch(t.Context(), []string{"a"})
-		require.ErrorIs(t, err, mb.ErrRequestTimedOut)
+		require.True(t, wire.IsTimeout(err), err)
 		release()
 		require.Equal(t, "2", second.(*session).get(t, "a"), "the late answer of unit 1 is not taken for unit 2's")
 	}
@@ -409,7 +414,7 @@ func TestSimulator(t *testing.T) {
 	require.Equal(t, 2, strings.Count(string(text), "\n"), string(text))
 	_, err = openDevice(t, mappers.Device{Name: "u", Config: map[string]string{"address": s.Addr(), "unit": "9"}, Properties: d.Properties}).
 		ReadBatch(t.Context(), []string{"setpoint"})
-	require.ErrorIs(t, err, mb.ErrGWTargetFailedToRespond)
+	require.ErrorIs(t, err, wire.TargetSilent)
 }
 
 func TestAScaleIsReadWithItsValue(t *testing.T) {

@@ -6,14 +6,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"log"
 	"math"
-	"net"
 	"os"
 	"sync"
 	"time"
 
-	mb "github.com/simonvetter/modbus"
+	"github.com/edgebus/edgebus/mappers/modbus/wire"
 )
 
 // The simulated thermostat's registers. Every unit has its own room.
@@ -21,6 +19,7 @@ import (
 //	coil 0              may heat (read and write; on at the start)
 //	discrete input 0    heats now
 //	holding register 0  setpoint in tenths of a degree, 50 to 350 (read and write; 200 at the start)
+//	holding registers 100-219  what was written to them; their addresses at the start
 //	input register 0    temperature in tenths of a degree
 //	input registers 1-2 temperature, float32, high word first
 //	input registers 3-4 energy used in Wh, uint32, high word first
@@ -32,6 +31,8 @@ const (
 	roomHysteresis     = 0.3
 )
 
+var simulatedIdentification = wire.Identification{0: "Edgebus", 1: "simulated-thermostat", 2: "1.0"}
+
 // SimulatorOptions configure a simulated thermostat.
 type SimulatorOptions struct {
 	Listen   string        // host:port; port 0 takes a free one; default 127.0.0.1:0
@@ -39,14 +40,14 @@ type SimulatorOptions struct {
 	Speed    float64       // how many times faster than the clock rooms warm up; default 60
 	DriveLog string        // a file that gets a line of JSON for each write
 	Timeout  time.Duration // closes idle connections; default 1 min
+	Habits   *Habits       // how it misbehaves; nil: it does not
 	Now      func() time.Time
 }
 
 // Simulator is a Modbus server over TCP that believes to be a house full of thermostats.
 type Simulator struct {
 	o      SimulatorOptions
-	server *mb.ModbusServer
-	addr   string
+	server wire.Server
 	drives io.WriteCloser
 
 	mu    sync.Mutex
@@ -61,7 +62,11 @@ func NewSimulator(o SimulatorOptions) (*Simulator, error) {
 	}
 	s := &Simulator{o: o, rooms: map[uint8]*simulatedRoom{}}
 	for u := 1; u <= o.Units; u++ {
-		s.rooms[uint8(u)] = &simulatedRoom{temperature: 18 + float64(u%5)/2, setpoint: 200, enabled: true, last: o.Now()}
+		r := &simulatedRoom{temperature: 18 + float64(u%5)/2, setpoint: 200, enabled: true, last: o.Now()}
+		for i := range r.block {
+			r.block[i] = uint16(blockAddress + i)
+		}
+		s.rooms[uint8(u)] = r
 	}
 	if o.DriveLog != "" {
 		f, err := os.OpenFile(o.DriveLog, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o644) //nolint:gosec // G302: a log of a simulation
@@ -70,7 +75,11 @@ func NewSimulator(o SimulatorOptions) (*Simulator, error) {
 		}
 		s.drives = f
 	}
-	if err := s.listen(); err != nil {
+	s.server.Handle, s.server.Idle, s.server.Identification = s.handle, o.Timeout, simulatedIdentification
+	if o.Habits != nil {
+		o.Habits.apply(&s.server)
+	}
+	if err := s.server.Listen(o.Listen); err != nil {
 		return nil, errors.Join(err, s.closeLog())
 	}
 	return s, nil
@@ -87,42 +96,11 @@ func (o SimulatorOptions) withDefaults() SimulatorOptions {
 	return o
 }
 
-// listen starts the server. The library doesn't tell which port it took for 0, so a free one is looked for first; if another
-// process takes it in between, the next one is tried.
-func (s *Simulator) listen() (err error) {
-	for range 10 {
-		if s.addr, err = freeAddress(s.o.Listen); err != nil {
-			return err
-		}
-		s.server, err = mb.NewServer(&mb.ServerConfiguration{
-			URL: "tcp://" + s.addr, Timeout: s.o.Timeout, MaxClients: 64, Logger: log.New(io.Discard, "", 0),
-		}, s)
-		if err != nil {
-			return err
-		}
-		if err = s.server.Start(); err == nil || s.addr == s.o.Listen {
-			return err
-		}
-	}
-	return err
-}
-
-func freeAddress(listen string) (string, error) {
-	if _, port, err := net.SplitHostPort(listen); err != nil || port != "0" {
-		return listen, err
-	}
-	l, err := net.Listen("tcp", listen)
-	if err != nil {
-		return "", err
-	}
-	return l.Addr().String(), l.Close()
-}
-
 // Addr is where it listens, host:port.
-func (s *Simulator) Addr() string { return s.addr }
+func (s *Simulator) Addr() string { return s.server.Addr() }
 
 // Close stops the server.
-func (s *Simulator) Close() error { return errors.Join(s.server.Stop(), s.closeLog()) }
+func (s *Simulator) Close() error { return errors.Join(s.server.Close(), s.closeLog()) }
 
 func (s *Simulator) closeLog() error {
 	if s.drives == nil {
@@ -139,6 +117,7 @@ type simulatedRoom struct {
 	heating     bool
 	energy      float64 // Wh
 	last        time.Time
+	block       [blockSize]uint16
 }
 
 // pass lets time pass: the heater goes on and off around the setpoint, and the room follows slowly.
@@ -176,73 +155,78 @@ func (r *simulatedRoom) inputs() []uint16 {
 	return []uint16{uint16(int16(math.Round(r.temperature * 10))), uint16(t >> 16), uint16(t), uint16(e >> 16), uint16(e)}
 }
 
-// at finds the room of a unit and lets time pass in it. mu is held.
-func (s *Simulator) at(unit uint8) (*simulatedRoom, error) {
-	r := s.rooms[unit]
+// handle answers a request, as the room of its unit is now.
+func (s *Simulator) handle(c wire.Call) ([]uint16, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	r := s.rooms[c.Unit]
 	if r == nil {
-		return nil, mb.ErrGWTargetFailedToRespond
+		return nil, wire.TargetSilent
 	}
 	r.pass(s.o.Now(), s.o.Speed)
-	return r, nil
+	if c.IsWrite() {
+		return nil, s.write(r, c)
+	}
+	return r.read(c)
 }
 
-// readTable answers with a part of one of a room's tables.
-func readTable[T any](s *Simulator, unit uint8, address, quantity uint16, table func(*simulatedRoom) []T) ([]T, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	r, err := s.at(unit)
-	if err != nil {
-		return nil, err
+// The block of registers that any value can be written to; each begins with its own address.
+const (
+	blockAddress = 100
+	blockSize    = 120
+)
+
+func (r *simulatedRoom) read(c wire.Call) ([]uint16, error) {
+	var table []uint16
+	address := int(c.Address)
+	switch c.Function {
+	case wire.ReadCoils:
+		table = []uint16{boolWord(r.enabled)}
+	case wire.ReadDiscreteInputs:
+		table = []uint16{boolWord(r.heating)}
+	case wire.ReadInputRegisters:
+		table = r.inputs()
+	default:
+		table = []uint16{r.setpoint}
+		if address >= blockAddress {
+			table, address = r.block[:], address-blockAddress
+		}
 	}
-	all := table(r)
-	if int(address)+int(quantity) > len(all) {
-		return nil, mb.ErrIllegalDataAddress
+	if address+int(c.Quantity) > len(table) {
+		return nil, wire.IllegalAddress
 	}
-	return all[address : address+quantity], nil
+	return table[address : address+int(c.Quantity)], nil
 }
 
-// write sets what stands at address 0, which is all that can be written in any table.
-func (s *Simulator) write(unit uint8, table string, address, quantity uint16, value any, set func(*simulatedRoom)) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	r, err := s.at(unit)
+func boolWord(on bool) uint16 {
+	if on {
+		return 1
+	}
+	return 0
+}
+
+// write writes the coil, the setpoint, or registers of the block.
+func (s *Simulator) write(r *simulatedRoom, c wire.Call) error {
+	coil := c.Function == wire.WriteSingleCoil || c.Function == wire.WriteMultipleCoils
 	switch {
-	case err != nil:
-		return err
-	case address != 0 || quantity != 1:
-		return mb.ErrIllegalDataAddress
+	case !coil && c.Address >= blockAddress && int(c.Address)+len(c.Values) <= blockAddress+blockSize:
+		for i, v := range c.Values {
+			if err := s.drove(c.Unit, "holding", int(c.Address)+i, v); err != nil {
+				return err
+			}
+		}
+		copy(r.block[c.Address-blockAddress:], c.Values)
+		return nil
+	case c.Address != 0 || len(c.Values) != 1:
+		return wire.IllegalAddress
+	case coil:
+		r.enabled = c.Values[0] != 0
+		return s.drove(c.Unit, "coil", 0, r.enabled)
+	case c.Values[0] < 50 || c.Values[0] > 350:
+		return wire.IllegalValue
 	}
-	set(r)
-	return s.drove(unit, table, 0, value)
-}
-
-// HandleCoils implements the library's RequestHandler.
-func (s *Simulator) HandleCoils(q *mb.CoilsRequest) ([]bool, error) {
-	if q.IsWrite {
-		return nil, s.write(q.UnitId, "coil", q.Addr, q.Quantity, q.Args[0], func(r *simulatedRoom) { r.enabled = q.Args[0] })
-	}
-	return readTable(s, q.UnitId, q.Addr, q.Quantity, func(r *simulatedRoom) []bool { return []bool{r.enabled} })
-}
-
-// HandleDiscreteInputs implements the library's RequestHandler.
-func (s *Simulator) HandleDiscreteInputs(q *mb.DiscreteInputsRequest) ([]bool, error) {
-	return readTable(s, q.UnitId, q.Addr, q.Quantity, func(r *simulatedRoom) []bool { return []bool{r.heating} })
-}
-
-// HandleHoldingRegisters implements the library's RequestHandler.
-func (s *Simulator) HandleHoldingRegisters(q *mb.HoldingRegistersRequest) ([]uint16, error) {
-	if !q.IsWrite {
-		return readTable(s, q.UnitId, q.Addr, q.Quantity, func(r *simulatedRoom) []uint16 { return []uint16{r.setpoint} })
-	}
-	if q.Addr == 0 && (q.Args[0] < 50 || q.Args[0] > 350) {
-		return nil, mb.ErrIllegalDataValue
-	}
-	return nil, s.write(q.UnitId, "holding", q.Addr, q.Quantity, q.Args[0], func(r *simulatedRoom) { r.setpoint = q.Args[0] })
-}
-
-// HandleInputRegisters implements the library's RequestHandler.
-func (s *Simulator) HandleInputRegisters(q *mb.InputRegistersRequest) ([]uint16, error) {
-	return readTable(s, q.UnitId, q.Addr, q.Quantity, (*simulatedRoom).inputs)
+	r.setpoint = c.Values[0]
+	return s.drove(c.Unit, "holding", 0, r.setpoint)
 }
 
 // drove writes a line of the drive log.
@@ -257,7 +241,7 @@ func (s *Simulator) drove(unit uint8, register string, address int, value any) e
 		_, err = s.drives.Write(append(line, '\n'))
 	}
 	if err != nil {
-		return mb.ErrServerDeviceFailure
+		return wire.DeviceFailure
 	}
 	return nil
 }

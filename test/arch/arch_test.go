@@ -157,7 +157,7 @@ func libraryRule(from, to string) string {
 		{"k8s.io/client-go", []string{"cloud/control", "cloud/cli/access"}, "client-go is for tests: what is linked is cloud/client, the queue in cloud/control, and what reads kubeconfigs in cloud/cli/access"},
 		{"github.com/stretchr/testify", nil, "testify is for tests"},
 		{"pgregory.net/rapid", nil, "rapid is for tests"},
-		{"github.com/simonvetter/modbus", []string{"mappers/modbus"}, "a protocol's library belongs to its driver"},
+		{"go.bug.st/serial", []string{"mappers/modbus"}, "a protocol's library belongs to its driver"},
 		{"github.com/gopcua/opcua", nil, "gopcua is for tests: it must not be pointed at servers that are not trusted"},
 	} {
 		inside := isBelow(from, rule.homes...)

@@ -331,8 +331,8 @@ func (c *unitConn) identify(ctx context.Context, unit byte) (map[string]string, 
 		}
 	}
 	var timeout net.Error
-	if !errors.Is(err, errNoHost) && errors.As(err, &timeout) && timeout.Timeout() { // some devices don't answer unknown functions
-		_, err = c.request(ctx, unit, []byte{3, 0, 0, 0, 1})
+	if !errors.Is(err, errNoHost) && (errors.As(err, &timeout) && timeout.Timeout() || errors.Is(err, errClosed)) {
+		_, err = c.request(ctx, unit, []byte{3, 0, 0, 0, 1}) // some devices don't answer unknown functions, and some close the connection
 	}
 	var refused exception
 	switch {
@@ -417,7 +417,9 @@ func (c *unitConn) exchange(unit byte, pdu []byte) ([]byte, error) {
 		return nil, err
 	}
 	size := int(binary.BigEndian.Uint16(head[4:])) - 1
-	if [4]byte(head[:4]) != [4]byte(frame[:4]) || size < 2 || size > 253 || head[6] != unit {
+	// The connection has one request at a time, and ends after one without an answer: an answer with another transaction or as unit 0, as some
+	// devices send it, can be to no other.
+	if head[2] != 0 || head[3] != 0 || size < 2 || size > 253 || head[6] != unit && head[6] != 0 {
 		return nil, errMalformed
 	}
 	answer := make([]byte, size)

@@ -4,7 +4,6 @@ import (
 	"encoding/binary"
 	"fmt"
 	"io"
-	"log"
 	"net"
 	"strings"
 	"sync"
@@ -12,10 +11,10 @@ import (
 	"time"
 
 	"github.com/rs/zerolog"
-	mb "github.com/simonvetter/modbus"
 	"github.com/stretchr/testify/require"
 
 	"github.com/edgebus/edgebus/edge/discovery/handler"
+	"github.com/edgebus/edgebus/mappers/modbus/wire"
 	"github.com/edgebus/edgebus/test/handlertest"
 )
 
@@ -139,39 +138,26 @@ func TestUnitsSayWhoTheyAre(t *testing.T) {
 	handlertest.AwaitIDs(t, found, s.address+"/1", s.address+"/2", s.address+"/4")
 }
 
-// registerHandler is a server of the library that the mapper uses.
-type registerHandler struct{}
-
-func (registerHandler) HandleCoils(*mb.CoilsRequest) ([]bool, error) {
-	return nil, mb.ErrIllegalFunction
-}
-
-func (registerHandler) HandleDiscreteInputs(*mb.DiscreteInputsRequest) ([]bool, error) {
-	return nil, mb.ErrIllegalFunction
-}
-
-func (registerHandler) HandleInputRegisters(*mb.InputRegistersRequest) ([]uint16, error) {
-	return nil, mb.ErrIllegalFunction
-}
-
-func (registerHandler) HandleHoldingRegisters(r *mb.HoldingRegistersRequest) ([]uint16, error) {
-	if r.IsWrite {
-		panic("written")
-	}
-	return make([]uint16, r.Quantity), nil
-}
-
 func TestAServerWithoutIdentification(t *testing.T) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	address := l.Addr().String()
-	require.NoError(t, l.Close())
-	s, err := mb.NewServer(&mb.ServerConfiguration{URL: "tcp://" + address, MaxClients: 5, Logger: log.New(io.Discard, "", 0)}, registerHandler{})
-	require.NoError(t, err)
-	require.NoError(t, s.Start())
-	t.Cleanup(func() { _ = s.Stop() })
-	_, port, _ := net.SplitHostPort(address)
-	handlertest.AwaitIDs(t, startDiscover(t, "addresses: [127.0.0.1-127.0.0.1]\nport: "+port), address+"/1")
+	for name, habit := range map[string]func(*wire.Reply){
+		"refuses the question":             nil,
+		"closes the connection at it":      func(r *wire.Reply) { r.Close = r.Call.Function == wire.Encapsulated },
+		"closes after each answer":         func(r *wire.Reply) { r.Close = r.PDU != nil },
+		"answers with another transaction": func(r *wire.Reply) { r.Transaction = 2 },
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := wire.Server{Before: habit, After: habit, Handle: func(c wire.Call) ([]uint16, error) {
+				if c.IsWrite() {
+					panic("written")
+				}
+				return make([]uint16, c.Quantity), nil
+			}}
+			require.NoError(t, s.Listen("127.0.0.1:0"))
+			t.Cleanup(func() { _ = s.Close() })
+			_, port, _ := net.SplitHostPort(s.Addr())
+			handlertest.AwaitIDs(t, startDiscover(t, "addresses: [127.0.0.1-127.0.0.1]\nport: "+port), s.Addr()+"/1")
+		})
+	}
 }
 
 func TestADeviceThatLeavesTheQuestionUnanswered(t *testing.T) {
