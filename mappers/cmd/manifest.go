@@ -3,6 +3,7 @@ package cmd
 import (
 	"fmt"
 	"io"
+	"regexp"
 	"strings"
 
 	"go.yaml.in/yaml/v3"
@@ -11,10 +12,13 @@ import (
 // Found is a device as a mapper's scan or browse found it: what it takes to have it in the tree. WriteManifests writes it.
 type Found struct {
 	Name, Title string
+	Model       string // the name of its DeviceModel, which others may have as well; default: Name
 	Node        string // default: node1
 	Protocol    string
 	Config      map[string]string // spec.protocol.config
 	Properties  []FoundProperty
+	Events      []FoundEvent
+	Commands    []FoundCommand
 }
 
 // FoundProperty is a property that was found, with its visitor's config.
@@ -24,7 +28,24 @@ type FoundProperty struct {
 	Minimum, Maximum        *float64
 	Enum                    []string
 	Words                   []FoundWord
+	ConfirmWithin           int64 // milliseconds
 	Config                  map[string]string
+}
+
+// FoundEvent is an event that was found, with its visitor's config.
+type FoundEvent struct {
+	Name   string
+	Enum   []string
+	Config map[string]string
+}
+
+// FoundCommand is a command that was found, with its visitor's config. Without an input type it is called with nothing.
+type FoundCommand struct {
+	Name             string
+	Type             string
+	Minimum, Maximum *float64
+	Enum             []string
+	Config           map[string]string
 }
 
 // FoundWord is a value of the enumeration, and what the device says for it.
@@ -47,7 +68,25 @@ type (
 	}
 	modelSpec struct {
 		Properties []modelProperty `yaml:"properties"`
+		Events     []modelEvent    `yaml:"events,omitempty"`
+		Commands   []modelCommand  `yaml:"commands,omitempty"`
 		Visitors   []modelVisitors `yaml:"propertyVisitors"`
+	}
+	modelEvent struct {
+		Name  string   `yaml:"name"`
+		Title string   `yaml:"title,omitempty"`
+		Enum  []string `yaml:"enum,flow,omitempty"`
+	}
+	modelCommand struct {
+		Name  string      `yaml:"name"`
+		Title string      `yaml:"title,omitempty"`
+		Input *modelInput `yaml:"input,omitempty"`
+	}
+	modelInput struct {
+		Type    string   `yaml:"type"`
+		Minimum *float64 `yaml:"minimum,omitempty"`
+		Maximum *float64 `yaml:"maximum,omitempty"`
+		Enum    []string `yaml:"enum,flow,omitempty"`
 	}
 	modelProperty struct {
 		Name       string   `yaml:"name"`
@@ -64,9 +103,12 @@ type (
 		Visitors []modelVisitor `yaml:"visitors"`
 	}
 	modelVisitor struct {
-		PropertyName string            `yaml:"propertyName"`
-		Words        []FoundWord       `yaml:"words,omitempty"`
-		Config       map[string]string `yaml:"config,flow"`
+		PropertyName  string            `yaml:"propertyName,omitempty"`
+		EventName     string            `yaml:"eventName,omitempty"`
+		CommandName   string            `yaml:"commandName,omitempty"`
+		ConfirmWithin int64             `yaml:"confirmWithin,omitempty"`
+		Words         []FoundWord       `yaml:"words,omitempty"`
+		Config        map[string]string `yaml:"config,flow"`
 	}
 	deviceSpec struct {
 		Model    manifestName   `yaml:"deviceModelRef"`
@@ -79,44 +121,87 @@ type (
 	}
 )
 
-// WriteManifests writes a Device and its DeviceModel as YAML, as edgebus apply takes them. Names that can't be used are made fit.
-func WriteManifests(w io.Writer, f Found) error {
-	name := FitName(f.Name, "device")
-	node := f.Node
-	if node == "" {
-		node = "node1"
+// WriteManifests writes Devices and their DeviceModels as YAML, as edgebus apply takes them: a model before the first Device that has it. Names
+// that can't be used are made fit.
+func WriteManifests(w io.Writer, list ...Found) error {
+	e := yaml.NewEncoder(w)
+	e.SetIndent(2)
+	written := map[string]bool{}
+	for _, f := range list {
+		name := FitName(f.Name, "device")
+		model := name
+		if f.Model != "" {
+			model = FitName(f.Model, "model")
+		}
+		node := f.Node
+		if node == "" {
+			node = "node1"
+		}
+		documents := []manifest{
+			{"edgebus.io/v1alpha1", "DeviceModel", manifestName{model}, f.model()},
+			{"edgebus.io/v1alpha1", "Device", manifestName{name}, deviceSpec{manifestName{model}, node, deviceProtocol{f.Protocol, f.Config}}},
+		}
+		if written[model] {
+			documents = documents[1:]
+		}
+		written[model] = true
+		for _, m := range documents {
+			if err := e.Encode(m); err != nil {
+				return err
+			}
+		}
 	}
+	return e.Close()
+}
+
+// model is the spec of the DeviceModel. Properties, events and commands have names of their own.
+func (f Found) model() modelSpec {
 	model := modelSpec{Properties: []modelProperty{}, Visitors: []modelVisitors{{Protocol: f.Protocol, Visitors: []modelVisitor{}}}}
-	taken := map[string]bool{}
-	for _, p := range f.Properties {
-		id := FitName(p.Name, "property")
+	visitors := &model.Visitors[0].Visitors
+	fit := func(taken map[string]bool, name, fallback, title string) (id, shown string) {
+		if id = name; !fitPattern.MatchString(id) {
+			id = FitName(name, fallback)
+		}
 		for base, n := id, 2; taken[id]; n++ {
 			id = fmt.Sprintf("%s-%d", base, n)
 		}
 		taken[id] = true
-		title := p.Title
-		if title == "" && p.Name != id {
-			title = p.Name
+		if title == "" && name != id {
+			title = name
 		}
+		return id, title
+	}
+	taken := map[string]bool{}
+	for _, p := range f.Properties {
+		id, title := fit(taken, p.Name, "property", p.Title)
 		mode := "ReadOnly"
 		if p.Writable {
 			mode = "ReadWrite"
 		}
 		model.Properties = append(model.Properties, modelProperty{id, title, p.Type, p.Unit, mode, p.Minimum, p.Maximum, p.Enum})
-		model.Visitors[0].Visitors = append(model.Visitors[0].Visitors, modelVisitor{id, p.Words, p.Config})
+		*visitors = append(*visitors, modelVisitor{PropertyName: id, ConfirmWithin: p.ConfirmWithin, Words: p.Words, Config: p.Config})
 	}
-	e := yaml.NewEncoder(w)
-	e.SetIndent(2)
-	for _, m := range []manifest{
-		{"edgebus.io/v1alpha1", "DeviceModel", manifestName{name}, model},
-		{"edgebus.io/v1alpha1", "Device", manifestName{name}, deviceSpec{manifestName{name}, node, deviceProtocol{f.Protocol, f.Config}}},
-	} {
-		if err := e.Encode(m); err != nil {
-			return err
+	taken = map[string]bool{}
+	for _, event := range f.Events {
+		id, title := fit(taken, event.Name, "event", "")
+		model.Events = append(model.Events, modelEvent{id, title, event.Enum})
+		*visitors = append(*visitors, modelVisitor{EventName: id, Config: event.Config})
+	}
+	taken = map[string]bool{}
+	for _, c := range f.Commands {
+		id, title := fit(taken, c.Name, "command", "")
+		command := modelCommand{Name: id, Title: title}
+		if c.Type != "" {
+			command.Input = &modelInput{c.Type, c.Minimum, c.Maximum, c.Enum}
 		}
+		model.Commands = append(model.Commands, command)
+		*visitors = append(*visitors, modelVisitor{CommandName: id, Config: c.Config})
 	}
-	return e.Close()
+	return model
 }
+
+// fitPattern is of names of properties that are kept as they are.
+var fitPattern = regexp.MustCompile(`^[a-z0-9]([a-z0-9_.-]{0,61}[a-z0-9])?$`)
 
 // FitName makes a name of what a device calls something: lower case letters, digits and hyphens, at most 63 of them. fallback is for what
 // has neither letters nor digits.

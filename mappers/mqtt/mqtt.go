@@ -27,6 +27,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/spf13/cobra"
+
 	"github.com/edgebus/edgebus/broker/client"
 	"github.com/edgebus/edgebus/configs"
 	"github.com/edgebus/edgebus/mappers"
@@ -548,6 +550,7 @@ and its model's visitors say which topic and which part of the JSON is which pro
 path, and by itself where there is no path. A device of Sparkplug B has sparkplug: group/edge node/device,
 and its visitors have metric: Level. docs/mqtt-devices.md has examples.`,
 		Example: `  mapper-mqtt                                      # the node on this host
+  mapper-mqtt browse --node house                  # what zigbee2mqtt has, as manifests
   mapper-mqtt --server unix:///run/edgebus/mqtt.sock`,
 		Driver: func(c configs.MapperMQTT, o *mappers.Options) (mappers.Driver, error) {
 			o.Collect = collectCycle
@@ -556,6 +559,7 @@ and its visitors have metric: Level. docs/mqtt-devices.md has examples.`,
 				KeepAlive: 10 * time.Second, Backoff: client.Backoff{Min: 200 * time.Millisecond, Max: 5 * time.Second}, Log: o.Log,
 			}}), nil
 		},
+		Commands: []*cobra.Command{browseCommand(stdout)},
 	}.Main(args, stdout, stderr)
 }
 
