@@ -39,7 +39,7 @@ export ROUNDS CLOCK_ROUNDS
 
 .PHONY: help
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 .PHONY: demo
 demo: build ## start hub, core, mappers and simulated devices, and watch them
@@ -100,15 +100,26 @@ microbench: ## run the packages' own benchmarks
 
 .PHONY: man
 man: build ## make man pages of what --help says, in .out/man (VERSION as for build): man -l .out/man/edgebus-twin-set.1
-	@$(STAGE) man go run $(if $(VERSION),-ldflags '-X github.com/edgebus/edgebus/broker/daemon.version=$(VERSION)') ./scripts/manpages .out/man bin/{cloudhub,edgecore,edgeagent,edgediscovery,mapper-modbus,mapper-mqtt,mapper-virtual}
+	@$(STAGE) man go run $(if $(VERSION),-ldflags '-X github.com/edgebus/edgebus/broker/daemon.version=$(VERSION)') ./scripts/manpages .out/man bin/cloudhub bin/edge{core,agent,discovery} bin/mapper-*
+
+# What users install. RELEASE makes it, of all architectures unless ARCH=amd64,arm64 says which.
+RELEASE = $(STAGE) $1 env -C scripts/release go run -trimpath . $1 --version '$(or $(VERSION),$(error VERSION=v0.9.0 is needed))' --out ../../.out/$1 $(if $(ARCH),--arch $(ARCH))
+
+.PHONY: packages
+packages: ## make deb and rpm packages, in .out/packages (VERSION=v0.9.0)
+	@$(call RELEASE,packages)
+
+.PHONY: packages-test
+packages-test: needs-packages $(TOOLS)/gotestsum ## install, upgrade, remove and purge what users install, on a Debian of its own
+	@$(STAGE) packages-test env -C scripts/release CI=$(CI) $(GOTESTSUM) --jsonfile ../../.out/packages.json -- -trimpath -count=1 -timeout 10m .
 
 .PHONY: golden
 golden: ## write the golden files anew; read the difference before you commit it
 	@$(STAGE) golden env GOLDEN=write go test -count=1 $(UNIT)
 
 .PHONY: ci
-ci: ## what CI runs after `make test`: lint, race, interop, chaos and a short fuzz
-	@scripts/ci.sh lint race interop chaos fuzz
+ci: ## what CI runs after `make test`: lint, race, interop, packages, chaos and a short fuzz
+	@scripts/ci.sh lint race interop packages-test chaos fuzz
 
 .PHONY: clean
 clean: ## remove what was built, apart from the tools
@@ -127,6 +138,11 @@ needs:
 .PHONY: needs-bench
 needs-bench: # the broker that ours is compared with, and the tool that keeps both on a core
 	@scripts/needs.sh /usr/sbin/mosquitto=mosquitto taskset=util-linux
+
+.PHONY: needs-packages
+needs-packages: # a Debian to install into, and what reads packages
+	@mkdir -p .out
+	@scripts/needs.sh mmdebstrap=mmdebstrap systemd-nspawn=systemd-container nsenter=util-linux lintian=lintian rpm=rpm
 
 .PHONY: needs-gcc
 needs-gcc: # for the race detector

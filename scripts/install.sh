@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# install.sh hub|core|agent|discovery|mapper-virtual|mapper-modbus…: installs programs that `make build`
+# install.sh hub|core|agent|discovery|mapper-NAME…: installs programs that `make build`
 # has made, with their service units, for systemd. What is configured is started, or started
 # again: a program with a file of settings in /etc/edgebus, and whatever runs already.
 # The rest is enabled, and starts when it is configured. Settings, keys and passwords go to /etc/edgebus, each for its service to
@@ -33,9 +33,9 @@ for what in "$@"; do
 	core) programs+=(edgecore) ;;
 	agent) programs+=(edgeagent) ;;
 	discovery) programs+=(edgediscovery) ;;
-	mapper-virtual | mapper-bacnet | mapper-modbus | mapper-mqtt) programs+=("$what") ;;
+	mapper-?*) programs+=("$what") ;;
 	*)
-		echo "install.sh: $what is none of hub, core, agent, discovery, mapper-virtual, mapper-bacnet, mapper-modbus, mapper-mqtt" >&2
+		echo "install.sh: $what is none of hub, core, agent, discovery, mapper-NAME" >&2
 		exit 2
 		;;
 	esac
@@ -91,7 +91,11 @@ for program in "${programs[@]}" edgebus; do
 done
 sync
 for program in "${programs[@]}"; do
-	install -m 0644 "scripts/systemd/$program.service" "$destdir/etc/systemd/system/$program.service"
+	unit=scripts/systemd/$program.service
+	[[ -e $unit ]] || unit=scripts/systemd/mapper.service
+	sed "s/@MAPPER@/$program/g" "$unit" >"$destdir/etc/systemd/system/.$program.service.new"
+	chmod 0644 "$destdir/etc/systemd/system/.$program.service.new"
+	mv -f "$destdir/etc/systemd/system/.$program.service.new" "$destdir/etc/systemd/system/$program.service"
 	echo "$destdir/usr/local/bin/$program"
 done
 

@@ -314,7 +314,8 @@ func TestTheCommandsOfRunningOnHosts(t *testing.T) {
 		}
 	}
 
-	doc.take("listen: public") // TestJoiningOnHosts
+	doc.take("apt-get install -y ./edgebus_") // scripts/release: TestPackagesAreInstalledUpgradedRemovedAndPurged
+	doc.take("listen: public")                // TestJoiningOnHosts
 	doc.take("hub$  edgebus invite n1")
 
 	// With TLS.
