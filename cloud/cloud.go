@@ -121,7 +121,7 @@ func Run(ctx context.Context, o Options) (err error) {
 			Wanted: func(topic string) bool { return br.HasSubscriber(topic) },
 			Quota:  link.Quota{Keys: cfg.Limits.Node.Keys, Bytes: int(cfg.Limits.Node.Bytes)}, Log: log,
 		},
-		Reader: st, Writer: st, Watcher: st, Replicas: st, Rand: rand.Uint64, Record: recorder.Record, Hub: identity,
+		Reader: st, Writer: st, Watcher: st, Replicas: st, Derived: st, Rand: rand.Uint64, Record: recorder.Record, Hub: identity,
 		Managed: registry.Managed, CreateNode: createNode(registry.Controller("twins")), Projections: projections,
 		ForgetNode: func(node string) { br.ForgetNode(node) },
 	})

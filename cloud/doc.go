@@ -57,7 +57,8 @@
 //     the link to twin.Twins.receiveFromNode (twin/connection.go): steps of one goroutine, committed together in the store before anything is
 //     published or acknowledged.
 //  2. The value is published, retained, at the hub's broker under the topic that it has on the node: MQTT clients have it now.
-//  3. twin/status.go merges what a Device reported into its status and writes that, several changes at a time.
+//  3. twin/status.go merges what a Device reported into its status and gives that to store/bolt, several changes at a time. It isn't stored
+//     a second time: after a restart it is derived when it is read.
 //  4. store/bolt tells the watches; api/watch.go writes the event as a line of JSON, or as a row of a Table, which is what kubectl prints.
 //
 // # Where to add

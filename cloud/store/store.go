@@ -101,6 +101,18 @@ type Writer interface {
 	Delete(ctx context.Context, key Key, expect uint64) (Object, error)
 }
 
+// DerivedStatuses are the statuses of a kind that follow from what is stored elsewhere. They are in memory alone: an object that
+// gets another one has another revision and makes an event, as with any write, and nothing is written. After a restart a status
+// is derived when it is read first, and the objects have other revisions: a watch that goes on from before has all of them.
+type DerivedStatuses interface {
+	// DeriveStatuses has the statuses of a kind derived by a function, which must not wait for a write. It is called before anybody
+	// reads the kind who keeps what was read, but for its caller, who watches it from the revision that it returns, or writes it.
+	DeriveStatuses(kind string, status func(Object) []byte) (rev uint64, err error)
+	// UpdateDerived is Writer.Update of a status that is derived. After Update, which stores it, and until the next restart it is as
+	// good as stored.
+	UpdateDerived(ctx context.Context, o Object, expect uint64) (Object, error)
+}
+
 // EventType says what happened to an object.
 type EventType uint8
 
@@ -191,6 +203,7 @@ type Store interface {
 	Writer
 	Watcher
 	Replicas
+	DerivedStatuses
 	io.Closer
 }
 

@@ -273,7 +273,9 @@ func (ds *devices) project(b *batch, d *device, whole resource.Device) {
 		d.node = target
 		ds.nodeOf.Store(name, target)
 	}
-	ds.status.device(name)
+	if !b.loading || m != nil && slices.ContainsFunc(m.Spec.Properties, func(p resource.Property) bool { return p.Adopt }) {
+		ds.status.device(name) // at the start only for overrides that are to be adopted: see adoption
+	}
 	if target == "" {
 		return
 	}

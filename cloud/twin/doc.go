@@ -19,7 +19,7 @@
 //	devices.go     devices: Devices and their models to maps down
 //	projections.go documents: objects of other kinds to maps down
 //	desired.go     desiredWrites: writes of desired values by clients; deliveryWaits: they are answered once durable sessions have them
-//	status.go      statusWriter: the statuses of Devices and Nodes, from what nodes reported
+//	status.go      statusWriter: the statuses of Devices, which are derived from what nodes reported, and of Nodes
 //	events.go      events of Devices and Nodes
 //	reports.go     Reports: what nodes own at topics of one kind, for controllers
 //	links.go       links: how the nodes' links are

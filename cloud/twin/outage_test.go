@@ -91,7 +91,15 @@ func TestAnOutageOfTheStoreCostsOneReadBack(t *testing.T) {
 
 type faultyWriter struct {
 	store.Writer
+	store.DerivedStatuses
 	*storeFaults
+}
+
+func (w faultyWriter) UpdateDerived(ctx context.Context, o store.Object, expect uint64) (store.Object, error) {
+	if w.objects.Load() {
+		return o, errFull
+	}
+	return w.DerivedStatuses.UpdateDerived(ctx, o, expect)
 }
 
 func (w faultyWriter) Update(ctx context.Context, o store.Object, expect uint64) (store.Object, error) {

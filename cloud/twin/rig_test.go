@@ -42,6 +42,7 @@ type rig struct {
 	deaf   bool // nodes hear nothing
 
 	happened []resource.Occurrence
+	commits  atomic.Int64 // of the store
 
 	ahead        atomic.Int64                     // of this machine's clock, the hub's is, in ns
 	wanted       func(topic string) bool          // nil: everything is
@@ -72,13 +73,13 @@ func newRig(t *testing.T) *rig {
 }
 
 func (r *rig) start() {
-	s, err := bolt.Open(bolt.Options{Path: r.path})
+	s, err := bolt.Open(bolt.Options{Path: r.path, Committed: func(time.Duration, int, error) { r.commits.Add(1) }})
 	require.NoError(r.t, err)
 	r.store = s
 	r.hub.ID = resource.HubID(s.Identity())
 	r.twins, err = New(context.Background(), Options{
 		CreateNode: createNode(s),
-		Reader:     s, Writer: faultyWriter{s, &r.fault}, Watcher: s, Replicas: faultyReplicas{s, &r.fault}, Rand: rand.Uint64,
+		Reader:     s, Writer: faultyWriter{s, s, &r.fault}, Watcher: s, Replicas: faultyReplicas{s, &r.fault}, Derived: faultyWriter{s, s, &r.fault}, Rand: rand.Uint64,
 		Managed: setManager,
 		Record:  r.record, StatusEvery: 5 * time.Millisecond, AwayAfter: r.awayAfter, HTTPPresence: r.httpPresence, Hub: r.hub, Projections: r.projections,
 		Options: tree.Options{

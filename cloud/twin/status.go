@@ -122,8 +122,9 @@ func (sw *statusWriter) retry(ctx context.Context, err error, again func()) {
 	again()
 }
 
-// writeDevice writes a Device's status from what its node reported. The status is computed from one version of the object and
-// stored only if the object still has that version; otherwise it is computed again.
+// writeDevice gives a Device the status that follows from what its node reported. It is computed from one version of the object, and
+// taken only if the object still has that version; otherwise it is computed again. What nodes reported is stored: the status isn't,
+// unless it says that the node comes or goes.
 func (sw *statusWriter) writeDevice(ctx context.Context, name string) error {
 	sw.host.RLock()
 	d := sw.devices.byName[name]
@@ -153,21 +154,68 @@ func (sw *statusWriter) tryWriteDevice(ctx context.Context, d *device, key store
 	if err := json.Unmarshal(obj.Data, &whole); err != nil {
 		return err
 	}
-	sw.host.RLock()
-	if sw.devices.byName[d.name] != d || d.model.name != whole.Spec.DeviceModelRef.Name || d.node != sw.devices.target(d, whole) {
-		sw.host.RUnlock()
+	if !sw.followReports(d, &whole, obj.Status, sw.opts.Now()) {
 		return nil // it has just moved: its status is written once the store's watch has delivered that
 	}
+	sw.host.RLock()
 	adopted, found := sw.adoption(d, whole)
-	whole.Status = sw.devices.reportedStatus(d)
-	model := sw.devices.models[d.model]
-	reach := sw.devices.reach(d, whole, whole.Status.State)
 	sw.host.RUnlock()
 	if found {
 		sw.desired.queue(d.name, adopted)
 	}
-	now, s := sw.opts.Now(), &whole.Status
-	s.Conditions = conditionsOf(obj.Status)
+	write := sw.opts.Derived.UpdateDerived
+	if nodeOnline(conditionsOf(obj.Status)) != nodeOnline(whole.Status.Conditions) {
+		write = sw.opts.Writer.Update // it doesn't follow from what nodes report
+	}
+	rev, err := sw.writeStatus(ctx, obj, whole.Status, write)
+	if rev != 0 {
+		d.writtenRev.Store(rev)
+	}
+	return err
+}
+
+// nodeOnline is what the condition says that is kept for after a restart.
+func nodeOnline(list []resource.Condition) string {
+	return resource.ConditionOf(list, resource.ConditionNodeOnline).Status
+}
+
+// derivedStatus is a Device's status when it is read for the first time after a restart; no other status is computed then. It is given
+// what was stored, of which only conditions are needed.
+func (sw *statusWriter) derivedStatus(o store.Object) []byte {
+	sw.host.RLock()
+	d := sw.devices.byName[o.Name]
+	sw.host.RUnlock()
+	var whole resource.Device
+	if d == nil || json.Unmarshal(o.Data, &whole) != nil || !sw.followReports(d, &whole, o.Status, time.Time{}) {
+		return o.Status
+	}
+	status, err := json.Marshal(whole.Status)
+	if err != nil {
+		return o.Status
+	}
+	return status
+}
+
+// followReports makes a Device's status of what its node reported, and of the conditions of its status before. It reports false if the
+// Device is another than the maps have. Conditions that change have changed now; zero: when the node last reported.
+func (sw *statusWriter) followReports(d *device, whole *resource.Device, before []byte, now time.Time) bool {
+	sw.host.RLock()
+	if sw.devices.byName[d.name] != d || d.model.name != whole.Spec.DeviceModelRef.Name || d.node != sw.devices.target(d, *whole) {
+		sw.host.RUnlock()
+		return false
+	}
+	whole.Status = sw.devices.reportedStatus(d)
+	model := sw.devices.models[d.model]
+	reach := sw.devices.reach(d, *whole, whole.Status.State)
+	sw.host.RUnlock()
+	s := &whole.Status
+	if now.IsZero() {
+		now = sw.nodes.started
+		if at, err := resource.ParseTime(s.LastSeen); err == nil {
+			now = at
+		}
+	}
+	s.Conditions = conditionsOf(before)
 	whole.FollowReports(model.known(), reach, now)
 	online := reach.Condition()
 	if model == nil {
@@ -179,11 +227,7 @@ func (sw *statusWriter) tryWriteDevice(ctx context.Context, d *device, key store
 	s.Conditions = resource.SetCondition(s.Conditions, online, now)
 	s.Conditions = setNodeOnline(s.Conditions, reach, now)
 	resource.SetObservedGeneration(s.Conditions, whole.Metadata.Generation, resource.ConditionOnline, resource.ConditionNodeOnline)
-	rev, err := sw.writeStatus(ctx, obj, obj.Rev, s)
-	if rev != 0 {
-		d.writtenRev.Store(rev)
-	}
-	return err
+	return true
 }
 
 // conditionsOf decodes the conditions of a stored status. If that fails, only their transition times are lost.
@@ -350,7 +394,7 @@ func (sw *statusWriter) tryWriteNode(ctx context.Context, name string) error {
 	}
 	resource.SetObservedGeneration(s.Conditions, generationOf(obj.Data), resource.ConditionReady, resource.QuotaExceeded, resource.OfAnotherHub, resource.ConditionRenewal, resource.ConditionDiskPressure, resource.RolledBack, resource.ReportUntrue,
 		resource.ConditionAgentOnline, resource.ConditionDiscovererOnline)
-	rev, err := sw.writeStatus(ctx, obj, obj.Rev, s)
+	rev, err := sw.writeStatus(ctx, obj, s, sw.opts.Writer.Update)
 	if rev != 0 {
 		sw.recordAgent(name, was, s)
 	}
@@ -373,15 +417,15 @@ func generationOf(data []byte) int64 {
 	return generation
 }
 
-// writeStatus writes an object's status if it has changed, and returns its new revision, or 0. If expect is not 0 and the object
-// has another revision, it fails with Conflict.
-func (sw *statusWriter) writeStatus(ctx context.Context, obj store.Object, expect uint64, next any) (rev uint64, err error) {
+// writeStatus writes an object's status if it has changed, and returns its new revision, or 0. If the object has another revision
+// than obj, it fails with Conflict.
+func (sw *statusWriter) writeStatus(ctx context.Context, obj store.Object, next any, write func(context.Context, store.Object, uint64) (store.Object, error)) (rev uint64, err error) {
 	status, err := json.Marshal(next)
 	if err != nil || bytes.Equal(status, obj.Status) {
 		return 0, err
 	}
 	sw.written.Add(1)
-	obj, err = sw.opts.Writer.Update(ctx, store.Object{Key: obj.Key, Status: status}, expect)
+	obj, err = write(ctx, store.Object{Key: obj.Key, Status: status}, obj.Rev)
 	return obj.Rev, err
 }
 

@@ -32,7 +32,44 @@ func TestAStatusIsNotWrittenAgainAfterARestart(t *testing.T) {
 	r.restart()
 	r.looked()
 	_, after := r.device("lamp")
+	require.GreaterOrEqual(t, after.Rev, before.Rev)
+	after.Rev = before.Rev
 	require.Equal(t, before, after)
+}
+
+// What a node reports of a Device is stored once, with its map: the status follows from that, and is derived after a restart, for those
+// who read it.
+func TestAReportIsStoredOnce(t *testing.T) {
+	r, c := newJoinedRig(t)
+	c.report("devices/lamp/state", resource.Online)
+	r.status(func(s resource.DeviceStatus) bool { return s.State == resource.Online })
+	r.inStep()
+	r.looked()
+	_, before := r.device("lamp")
+	for i := range 20 {
+		stored, shown := r.commits.Load(), r.twins.Stats().Statuses
+		value := fmt.Sprint(i)
+		c.report("devices/lamp/reported/temperature", value)
+		r.status(func(s resource.DeviceStatus) bool {
+			t := s.Twin["temperature"].Reported
+			return t != nil && t.Value == value
+		})
+		r.inStep()
+		r.looked()
+		require.EqualValues(t, 1, r.commits.Load()-stored, "report %d", i)
+		require.EqualValues(t, 1, r.twins.Stats().Statuses-shown)
+		_, after := r.device("lamp")
+		require.Greater(t, after.Rev, before.Rev, "the revision rises with the report")
+		before = after
+	}
+	r.awayAfter = time.Hour
+	r.restart()
+	r.looked()
+	require.LessOrEqual(t, r.twins.Stats().Statuses, uint64(1), "no Device's is written at the start; its Node is offline now")
+	d, after := r.device("lamp")
+	require.Equal(t, "19", d.Status.Twin["temperature"].Reported.Value)
+	require.Equal(t, string(before.Status), string(after.Status))
+	require.Greater(t, after.Rev, before.Rev)
 }
 
 // The statuses are the hub's: what anybody else writes there doesn't stay.

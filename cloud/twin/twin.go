@@ -28,6 +28,7 @@ type Options struct {
 	Writer   store.Writer
 	Watcher  store.Watcher
 	Replicas store.Replicas
+	Derived  store.DerivedStatuses
 	// Projections are the kinds of object, beside Devices and their models, that nodes are given keys of. Project must be
 	// called with the key of each object that changes, and of each that there is once after New.
 	Projections []Projection
@@ -173,7 +174,12 @@ func New(ctx context.Context, o Options) (*Twins, error) {
 	if err := t.nodes.load(ctx); err != nil {
 		return nil, err
 	}
-	return t, t.loadObjects(ctx)
+	if err := t.loadObjects(ctx); err != nil {
+		return nil, err
+	}
+	var err error
+	t.loadedRev[resource.KindDevice], err = o.Derived.DeriveStatuses(resource.KindDevice, t.statuses.derivedStatus)
+	return t, err
 }
 
 // connectParts makes the parts, empty.

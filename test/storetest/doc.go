@@ -6,6 +6,7 @@
 //	storetest.go  Run, and what a test has to work with
 //	objects.go    objects: create, update, delete, list, pages, conflicts, restarts
 //	watch.go      watches: order, resuming, slow watchers
+//	derived.go    statuses that are derived, and not stored
 //	replicas.go   the copies of the nodes' maps
 //	model.go      the store beside a map, with operations drawn at random
 //

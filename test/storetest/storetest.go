@@ -61,6 +61,8 @@ func Run(t *testing.T, open Open) {
 		{"delete and create again", testRecreate},
 		{"stream revision", testStreamRev},
 		{"stream ends", testStreamEnds},
+		{"derived statuses", testDerived},
+		{"derived statuses after reopen", testDerivedReopen},
 		{"replicas", testReplicas},
 		{"replicas of many nodes", testManyNodes},
 		{"model", testModel},

@@ -77,6 +77,8 @@ type Store struct {
 	snap atomic.Pointer[snapshot] // stored with mu held, so that streams see it whole
 
 	identity uint32
+	opened   uint64      // the revision at which it was opened
+	derives  atomic.Bool // there are derived statuses; set before they are written
 
 	requests chan *request
 	closing  chan struct{} // closed by Close: no new requests
@@ -91,9 +93,10 @@ type Store struct {
 	pinMu sync.Mutex
 	pins  []pinnedSnapshot
 
-	inDoubt *batch                // used by the committer only: a batch whose commit failed and may be in the file all the same
-	failing bool                  // used by the committer only: the last commit failed
-	commit  func(*bbolt.Tx) error // tests make it fail
+	inDoubt  *batch                // used by the committer only: a batch whose commit failed and may be in the file all the same
+	failing  bool                  // used by the committer only: the last commit failed
+	reserved uint64                // used by the committer only: the revision that is in the file
+	commit   func(*bbolt.Tx) error // tests make it fail
 }
 
 var _ store.Store = (*Store)(nil)
@@ -132,7 +135,7 @@ func Open(opts Options) (*Store, error) {
 		return nil, fmt.Errorf("the store's file %s is older than what was acknowledged: it has the commits up to %d of %d; restore it from a backup, or remove %s to go on with what is there",
 			opts.Path, snap.seq, before, confirmedPath(opts.Path))
 	}
-	s.identity = found.identity
+	s.identity, s.opened, s.reserved = found.identity, snap.rev, snap.rev
 	s.snap.Store(snap)
 	if !opts.ReadOnly {
 		if s.confirmed, err = datadir.OpenConfirmed(confirmedPath(opts.Path), [2]uint64{snap.seq}); err != nil {

@@ -125,7 +125,13 @@ func (s *Store) process(requests []*request) {
 		}
 		answers[i] = r.apply(b)
 	}
-	if !b.empty() {
+	if b.empty() && b.next.rev <= s.reserved {
+		if len(b.ownTables) > 0 {
+			b.next.seq--
+			b.compact(s.opts.Tombstones)
+			s.publish(b)
+		}
+	} else {
 		began := time.Now()
 		err := s.commitBatch(b)
 		if s.opts.Committed != nil {
@@ -151,12 +157,17 @@ func (s *Store) process(requests []*request) {
 
 func (s *Store) commitBatch(b *batch) error {
 	b.compact(s.opts.Tombstones)
+	b.reserved = b.next.rev
+	if s.derives.Load() {
+		b.reserved += revReserve
+	}
 	if err := s.writeBatch(b); err != nil {
 		s.inDoubt = b
 		_ = s.resolve() // or before the next batch
 		return err
 	}
 	_ = s.confirmed.Write([2]uint64{b.next.seq}) // or it is an older one
+	s.reserved = b.reserved
 	s.publish(b)
 	return nil
 }
@@ -195,6 +206,7 @@ func (s *Store) resolve() error {
 		return resource.Errorf(resource.Unavailable, "", "the store can't be read after a failed commit: %v", err)
 	}
 	if seq == b.next.seq {
+		s.reserved = b.reserved
 		s.publish(b)
 	}
 	s.inDoubt = nil
@@ -276,6 +288,45 @@ func (s *Store) Delete(ctx context.Context, key store.Key, expect uint64) (out s
 	return planned, nil
 }
 
+// UpdateDerived replaces an object's status in memory.
+func (s *Store) UpdateDerived(ctx context.Context, o store.Object, expect uint64) (out store.Object, err error) {
+	if err := s.check(o); err != nil {
+		return out, err
+	}
+	var planned store.Object
+	err = s.submit(ctx, len(o.Status), func(b *batch) (err error) {
+		planned, err = b.updateDerived(o, expect)
+		return err
+	})
+	if err != nil {
+		return store.Object{}, err
+	}
+	return planned, nil
+}
+
+// revReserve is how many revisions may be given between two transactions for what is not written. The file has the last of them, from
+// which revisions go on after a restart: none is given twice.
+const revReserve = 1 << 20
+
+// DeriveStatuses has the statuses of a kind derived when they are read, of all that was read from the file. Each of the objects may have
+// had any of the revisions that are not in the file, and gets another one.
+func (s *Store) DeriveStatuses(kind string, status func(store.Object) []byte) (rev uint64, err error) {
+	s.derives.Store(true)
+	err = s.submit(context.Background(), 0, func(b *batch) error {
+		t := b.edit(kind)
+		t.derives = true
+		for _, e := range t.log {
+			if !e.deleted && e.rev <= s.opened {
+				b.next.rev++
+				e.derived, e.rev = &derivedStatus{of: status}, b.next.rev
+			}
+		}
+		rev = b.next.rev
+		return nil
+	})
+	return rev, err
+}
+
 func objectSize(o store.Object) int { return len(o.Data) + len(o.Status) }
 
 func (s *Store) check(o store.Object) error {
@@ -292,6 +343,7 @@ func (s *Store) check(o store.Object) error {
 // anything that readers see; write puts the plan into a transaction.
 type batch struct {
 	from      uint64 // revision of the snapshot that it builds on
+	reserved  uint64 // up to which revisions may be given after it before another is written
 	next      snapshot
 	ownTables map[string]*table // the tables of next that this batch made
 	changes   map[store.Key]*recordChange
@@ -341,7 +393,9 @@ func (b *batch) put(key store.Key, e, old *objectVersion, data, status bool) sto
 	t := b.edit(key.Kind)
 	t.set(e)
 	t.log = append(t.log, e)
-	b.mark(key, e, data, status)
+	if data || status {
+		b.mark(key, e, data, status)
+	}
 	event := store.Event{Type: store.Added, Object: e.object(key.Kind)}
 	if old != nil {
 		b.next.replaced += old.size()
@@ -385,24 +439,41 @@ func (b *batch) update(o store.Object, expect uint64) (store.Object, error) {
 	if err != nil {
 		return store.Object{}, err
 	}
-	data := o.Data != nil && !bytes.Equal(o.Data, old.data)
-	status := o.Status != nil && !bytes.Equal(o.Status, old.status)
+	was := old.object(o.Kind)
+	data := o.Data != nil && !bytes.Equal(o.Data, was.Data)
+	status := o.Status != nil && !bytes.Equal(o.Status, was.Status)
 	if !data && !status {
-		return old.object(o.Kind), nil
+		return was, nil
 	}
 	b.next.rev++
 	e := *old
 	e.rev = b.next.rev
 	if data {
 		e.data = bytes.Clone(o.Data)
+		e.derived = old.derived.again()
 	}
 	if status {
-		e.status = bytes.Clone(o.Status)
+		e.status, e.derived = bytes.Clone(o.Status), nil
 		if len(o.Status) == 0 {
 			e.status, data = nil, true // the data record then holds the revision
 		}
 	}
 	return b.put(o.Key, &e, old, data, status), nil
+}
+
+// updateDerived is update of a status that is not written.
+func (b *batch) updateDerived(o store.Object, expect uint64) (store.Object, error) {
+	old, err := b.current(o.Key, expect)
+	if err != nil {
+		return store.Object{}, err
+	}
+	if was := old.object(o.Kind); bytes.Equal(o.Status, was.Status) {
+		return was, nil
+	}
+	b.next.rev++
+	e := *old
+	e.rev, e.status, e.derived = b.next.rev, bytes.Clone(o.Status), nil
+	return b.put(o.Key, &e, old, false, false), nil
 }
 
 func (b *batch) delete(key store.Key, expect uint64) (store.Object, error) {
@@ -457,7 +528,7 @@ func (b *batch) write(tx *bbolt.Tx) error {
 			return err
 		}
 	}
-	now.rev, now.seq = b.next.rev, b.next.seq
+	now.rev, now.seq = b.reserved, b.next.seq
 	return now.put(tx)
 }
 

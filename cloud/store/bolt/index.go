@@ -4,6 +4,7 @@ import (
 	"slices"
 	"sort"
 	"strings"
+	"sync"
 
 	"github.com/edgebus/edgebus/cloud/store"
 )
@@ -15,6 +16,22 @@ type objectVersion struct {
 	created         uint64 // revision of the object's first version
 	deleted         bool   // a tombstone, with the last version's bytes
 	data, status    []byte
+	derived         *derivedStatus // of a version that was read from the file; nil: status is the status
+}
+
+// derivedStatus is a status that is derived when it is read first.
+type derivedStatus struct {
+	of     func(store.Object) []byte
+	once   sync.Once
+	status []byte
+}
+
+// again is for another version of the object.
+func (d *derivedStatus) again() *derivedStatus {
+	if d == nil {
+		return nil
+	}
+	return &derivedStatus{of: d.of}
 }
 
 // size is about what a version takes in memory, with its share of the index: each write copies a block.
@@ -29,7 +46,12 @@ func (e *objectVersion) compare(namespace, name string) int {
 
 func (e *objectVersion) object(kind string) store.Object {
 	key := store.Key{Kind: kind, Namespace: e.namespace, Name: e.name}
-	return store.Object{Key: key, Rev: e.rev, Data: e.data, Status: e.status}
+	o := store.Object{Key: key, Rev: e.rev, Data: e.data, Status: e.status}
+	if d := e.derived; d != nil {
+		d.once.Do(func() { d.status = d.of(o) })
+		o.Status = d.status
+	}
+	return o
 }
 
 // blockSize bounds what one change copies: a block of pointers.
@@ -157,6 +179,7 @@ type table struct {
 	floor uint64           // revision of the newest tombstone that was dropped, or of the newest deletion before the file was opened
 
 	lastDelete uint64 // revision of the newest deletion
+	derives    bool   // its statuses are derived, and are not as in the file
 }
 
 // staleAllowed is how many stale versions a log may hold beyond a quarter of its size.

@@ -1,0 +1,94 @@
+package storetest
+
+import (
+	"fmt"
+	"sync/atomic"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/edgebus/edgebus/cloud/store"
+	"github.com/edgebus/edgebus/topics/resource"
+)
+
+// derive has the statuses of Devices derived: each is as many bytes as it was derived before, so that a second one differs.
+func (e *storeEnv) derive() (count *atomic.Int64) {
+	e.t.Helper()
+	count = new(atomic.Int64)
+	_, err := e.DeriveStatuses("Device", func(o store.Object) []byte {
+		return fmt.Appendf(nil, "{derived %d of %s %s}", count.Add(1), o.Data, o.Status)
+	})
+	require.NoError(e.t, err)
+	return count
+}
+
+func (e *storeEnv) show(name, status string) store.Object {
+	e.t.Helper()
+	o, err := e.UpdateDerived(testContext(), store.Object{Key: objectKey(name), Status: []byte(status)}, 0)
+	require.NoError(e.t, err)
+	return o
+}
+
+// A derived status is seen as any other: by its revision, as an event, and in a list; and by a conflict.
+func testDerived(t *testing.T, e *storeEnv) {
+	e.derive()
+	made := e.create("lamp", "{1}")
+	f := e.watch(made.Rev)
+	shown := e.show("lamp", "{on}")
+	require.Greater(t, shown.Rev, made.Rev)
+	require.Equal(t, "{1}", string(shown.Data))
+	require.Equal(t, store.Event{Type: store.Modified, Object: shown, Old: &made}, f.read())
+	require.Equal(t, []store.Object{shown}, e.list(store.ListOptions{}).Items)
+	require.Equal(t, shown, e.show("lamp", "{on}"), "nothing has changed")
+	f.quiet()
+	_, err := e.UpdateDerived(testContext(), store.Object{Key: objectKey("lamp"), Status: []byte("{off}")}, made.Rev)
+	require.ErrorIs(t, err, resource.Conflict)
+	_, err = e.UpdateDerived(testContext(), store.Object{Key: objectKey("fan"), Status: []byte("{off}")}, 0)
+	require.ErrorIs(t, err, resource.NotFound)
+	changed := e.update("lamp", "{2}")
+	require.Equal(t, "{on}", string(changed.Status))
+	require.Equal(t, store.Event{Type: store.Modified, Object: changed, Old: &shown}, f.read())
+	gone := e.remove("lamp")
+	require.Equal(t, store.Event{Type: store.Deleted, Object: gone, Old: &changed}, f.read())
+}
+
+// After a restart a status is derived once it is read, of what was stored; it is the same until the object has another revision. No revision
+// is given twice, and a watch from before is told of every object.
+func testDerivedReopen(t *testing.T, e *storeEnv) {
+	e.derive()
+	e.create("lamp", "{1}")
+	_, err := e.Update(testContext(), store.Object{Key: objectKey("lamp"), Status: []byte("{stored}")}, 0)
+	require.NoError(t, err)
+	e.create("fan", "{1}")
+	var last uint64
+	for round := range 3 { // in the later ones nothing is stored
+		for i := range 100 {
+			o := e.show("lamp", fmt.Sprintf("{shown %d %d}", round, i))
+			require.Greater(t, o.Rev, last)
+			last = o.Rev
+		}
+		e.restart(Limits{})
+		count := e.derive()
+		require.Zero(t, count.Load(), "nobody has read a status")
+		page := e.list(store.ListOptions{})
+		require.GreaterOrEqual(t, page.Rev, last)
+		lamp := page.Items[1]
+		require.GreaterOrEqual(t, lamp.Rev, last)
+		require.Equal(t, "{derived 2 of {1} {stored}}", string(lamp.Status))
+		got, err := e.Get(testContext(), lamp.Key)
+		require.NoError(t, err)
+		require.Equal(t, lamp, got, "one revision has one content")
+		before := e.watch(last)
+		require.ElementsMatch(t, page.Items, []store.Object{before.read().Object, before.read().Object}, "any may have changed")
+		before.quiet()
+		f := e.watch(page.Rev)
+		require.Equal(t, lamp, e.show("lamp", string(lamp.Status)))
+		f.quiet()
+		shown := e.show("lamp", "{shown}")
+		require.Equal(t, store.Event{Type: store.Modified, Object: shown, Old: &lamp}, f.read())
+		changed := e.update("fan", fmt.Sprintf("{%d}", round+2))
+		require.Contains(t, string(changed.Status), fmt.Sprintf("of {%d} ", round+2), "of what is stored now")
+		require.Equal(t, changed, f.read().Object)
+		last = changed.Rev
+	}
+}
