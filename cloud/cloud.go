@@ -225,12 +225,24 @@ func Main(args []string, stdout, stderr io.Writer) int {
 	if code, mine := dataProgram().Main(args, stdout, stderr); mine {
 		return code
 	}
+	health := len(args) > 0 && args[0] == "health"
+	if health {
+		args = args[1:]
+	}
 	cfg, done, err := configs.Parse[configs.Hub]("cloudhub", daemon.Version(), args, stdout)
 	if err != nil {
 		fmt.Fprintln(stderr, "cloudhub:", err)
 		return 2
 	}
 	if done {
+		return 0
+	}
+	if health {
+		address, secure := cfg.HTTP.Health()
+		if err := httpserver.CheckHealth(context.Background(), address, secure); err != nil {
+			fmt.Fprintln(stderr, "cloudhub health:", err)
+			return 1
+		}
 		return 0
 	}
 	if os.Getenv("GOGC") == "" {

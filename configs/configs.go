@@ -317,6 +317,14 @@ type HTTP struct {
 	TLS       TLSListener `yaml:"tls"`
 }
 
+// Health is where the program that runs with these settings says whether it is ready; secure: over HTTPS.
+func (h HTTP) Health() (address string, secure bool) {
+	if h.Listen == "" {
+		return h.TLS.Listen, true
+	}
+	return h.Listen, false
+}
+
 // Link says how a core reaches its hub.
 type Link struct {
 	Server    string `yaml:"server"`

@@ -209,12 +209,24 @@ func Main(args []string, stdout, stderr io.Writer) int {
 	if len(args) > 0 && args[0] == "join" {
 		return joinMain(args[1:], stdout, stderr)
 	}
+	health := len(args) > 0 && args[0] == "health"
+	if health {
+		args = args[1:]
+	}
 	cfg, done, err := configs.Parse[configs.Core]("edgecore", daemon.Version(), args, stdout)
 	if err != nil {
 		fmt.Fprintln(stderr, "edgecore:", err)
 		return 2
 	}
 	if done {
+		return 0
+	}
+	if health {
+		address, secure := cfg.HTTP.Health()
+		if err := httpserver.CheckHealth(context.Background(), address, secure); err != nil {
+			fmt.Fprintln(stderr, "edgecore health:", err)
+			return 1
+		}
 		return 0
 	}
 	return daemon.Run("edgecore", configs.Logger(stderr, cfg.Log), func(ctx context.Context, p daemon.Program) error {

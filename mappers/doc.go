@@ -28,6 +28,7 @@
 //	report.go    what is published of a device: values, states, problems and refusals
 //	commands.go  commands: requests to a device with an answer
 //	outbox.go    the latest value of each topic, until the broker has it
+//	health.go    whether the mapper of another process is connected
 //	drivelog.go  a line for each write, for tests and audits
 //
 // # Packages, in reading order

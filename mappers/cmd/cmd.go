@@ -25,6 +25,7 @@ import (
 	"fmt"
 	"io"
 
+	"github.com/rs/zerolog"
 	"github.com/spf13/cobra"
 
 	"github.com/edgebus/edgebus/broker/daemon"
@@ -105,23 +106,52 @@ func (p Program[D]) root(code *int, stdout, stderr io.Writer) *cobra.Command {
 		Use: "version", Short: "Print the version", Args: cobra.NoArgs,
 		Run: func(*cobra.Command, []string) { fmt.Fprintln(stdout, p.Name, daemon.Version()) },
 	})
+	root.AddCommand(p.newHealth())
 	root.AddCommand(p.Commands...)
 	root.CompletionOptions.HiddenDefaultCmd = true
 	return root
 }
 
-func (p Program[D]) run(ctx context.Context, cfg configs.Mapper[D], program daemon.Program, driveLog string) error {
+// newHealth makes the command that asks whether the mapper runs.
+func (p Program[D]) newHealth() *cobra.Command {
+	health := &cobra.Command{
+		Use: "health", Short: "Ask the node's broker whether this mapper, with these settings, is connected", Args: cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			cfg, done, err := configs.LoadFlags[configs.Mapper[D]](p.Name, c.Flags(), c.OutOrStdout())
+			if err != nil || done {
+				return err
+			}
+			o, err := optionsOf(cfg)
+			if err != nil {
+				return err
+			}
+			o.Log = zerolog.Nop()
+			return Failed(mappers.CheckHealth(c.Context(), o))
+		},
+	}
+	health.Flags().SortFlags = false
+	if err := configs.AddFlags[configs.Mapper[D]](p.Name, health.Flags()); err != nil {
+		health.RunE = func(*cobra.Command, []string) error { return err }
+	}
+	return health
+}
+
+// optionsOf are the options that follow from the settings of every mapper.
+func optionsOf[D any](cfg configs.Mapper[D]) (mappers.Options, error) {
 	tls, err := cfg.TLS.Config()
+	if err != nil {
+		return mappers.Options{}, err
+	}
+	_, err = cfg.Secret()
+	return mappers.Options{Name: cfg.Name, Servers: []string{cfg.Server}, User: cfg.User, Secret: cfg.Secret, TLS: tls}, err
+}
+
+func (p Program[D]) run(ctx context.Context, cfg configs.Mapper[D], program daemon.Program, driveLog string) error {
+	o, err := optionsOf(cfg)
 	if err != nil {
 		return err
 	}
-	if _, err := cfg.Secret(); err != nil {
-		return err
-	}
-	o := mappers.Options{
-		Name: cfg.Name, Servers: []string{cfg.Server}, User: cfg.User, Secret: cfg.Secret, TLS: tls,
-		DriveLog: driveLog, Log: program.Log,
-	}
+	o.DriveLog, o.Log = driveLog, program.Log
 	driver, err := p.Driver(cfg.Driver, &o)
 	if err != nil {
 		return err

@@ -15,8 +15,8 @@ import (
 	"time"
 )
 
-// build is one run: the programs of a version, for some architectures.
-type build struct {
+// releaseBuild is one run: the programs of a version, for some architectures.
+type releaseBuild struct {
 	root    string // of the sources
 	out     string // gets what is made
 	version string // v0.9.0
@@ -29,7 +29,7 @@ type build struct {
 var versionForm = regexp.MustCompile(`^v\d+\.\d+\.\d+(-[0-9A-Za-z.-]+)?$`)
 
 // prepare finds the programs and the time that all files get.
-func (b *build) prepare() error {
+func (b *releaseBuild) prepare() error {
 	if !versionForm.MatchString(b.version) {
 		return fmt.Errorf("--version %q: must be like v0.9.0 or v0.9.0-rc.1", b.version)
 	}
@@ -64,10 +64,10 @@ func (b *build) prepare() error {
 }
 
 // programs are the names of all programs, in order.
-func (b *build) programs() []string { return slices.Sorted(maps.Keys(b.mains)) }
+func (b *releaseBuild) programs() []string { return slices.Sorted(maps.Keys(b.mains)) }
 
 // mappers are the names of the mappers.
-func (b *build) mappers() (names []string) {
+func (b *releaseBuild) mappers() (names []string) {
 	for _, name := range b.programs() {
 		if strings.HasPrefix(name, "mapper-") {
 			names = append(names, name)
@@ -77,12 +77,15 @@ func (b *build) mappers() (names []string) {
 }
 
 // work is the directory of what is made on the way.
-func (b *build) work() string { return filepath.Join(b.out, ".work") }
+func (b *releaseBuild) work() string { return filepath.Join(b.out, ".work") }
 
 // binary is where a program for an architecture is.
-func (b *build) binary(arch, program string) string { return filepath.Join(b.work(), arch, program) }
+func (b *releaseBuild) binary(arch, program string) string {
+	return filepath.Join(b.work(), arch, program)
+}
 
-func (b *build) compression(small, fast string) string {
+// compression is one of two.
+func (b *releaseBuild) compression(small, fast string) string {
 	if b.large {
 		return fast
 	}
@@ -90,7 +93,7 @@ func (b *build) compression(small, fast string) string {
 }
 
 // command runs in the sources.
-func (b *build) command(name string, args ...string) *exec.Cmd {
+func (b *releaseBuild) command(name string, args ...string) *exec.Cmd {
 	cmd := exec.Command(name, args...)
 	cmd.Dir = b.root
 	cmd.Stderr = os.Stderr
@@ -98,7 +101,7 @@ func (b *build) command(name string, args ...string) *exec.Cmd {
 }
 
 // compile builds programs for an architecture, as make build does; those that are there stay.
-func (b *build) compile(arch string, programs ...string) error {
+func (b *releaseBuild) compile(arch string, programs ...string) error {
 	var mains []string
 	for _, program := range programs {
 		if _, err := os.Stat(b.binary(arch, program)); errors.Is(err, os.ErrNotExist) {
@@ -120,7 +123,7 @@ func (b *build) compile(arch string, programs ...string) error {
 }
 
 // manual makes the man pages of programs and of edgebus.
-func (b *build) manual(programs ...string) error {
+func (b *releaseBuild) manual(programs ...string) error {
 	if err := b.compile(runtime.GOARCH, programs...); err != nil {
 		return err
 	}

@@ -17,7 +17,7 @@ func main() {
 }
 
 // commands are what can be made.
-var commands = map[string]func(*build) error{
+var commands = map[string]func(*releaseBuild) error{
 	"packages": makePackages,
 }
 
@@ -25,7 +25,7 @@ func run(args []string) error {
 	if len(args) == 0 || commands[args[0]] == nil {
 		return fmt.Errorf("usage: release %s [flags]", strings.Join(commandNames(), "|"))
 	}
-	b := &build{}
+	b := &releaseBuild{}
 	var arches string
 	flags := flag.NewFlagSet(args[0], flag.ContinueOnError)
 	flags.StringVar(&b.root, "root", "../..", "directory of the sources")

@@ -19,8 +19,8 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// pack is a package: one program, and what belongs to it.
-type pack struct {
+// programPackage is a package: one program, and what belongs to it.
+type programPackage struct {
 	name, program string
 	summary, more string // lines of the description
 	user          string // whom its service has; empty: root
@@ -33,8 +33,8 @@ type pack struct {
 }
 
 // packages are all, in order.
-func (b *build) packages() []pack {
-	list := []pack{
+func (b *releaseBuild) packages() []programPackage {
+	list := []programPackage{
 		{
 			name: "edgebus", program: "edgebus", summary: "command line of the Edgebus message bus",
 			more: "It shows, applies and watches a hub's objects, sets values of devices, and\nsays what is wrong with a node.",
@@ -61,7 +61,7 @@ func (b *build) packages() []pack {
 		},
 	}
 	for _, mapper := range b.mappers() {
-		list = append(list, pack{
+		list = append(list, programPackage{
 			name: "edgebus-" + mapper, program: mapper, user: "edgebus-" + mapper, settings: mapper + ".yaml", conffile: true, recommends: []string{"edgebus-core"},
 			summary: "Edgebus mapper for " + strings.TrimPrefix(mapper, "mapper-") + " devices",
 			more:    "It drives the devices of its protocol for the node on this host.",
@@ -70,7 +70,7 @@ func (b *build) packages() []pack {
 	return list
 }
 
-func makePackages(b *build) error {
+func makePackages(b *releaseBuild) error {
 	list := b.packages()
 	var programs []string
 	for _, p := range list {
@@ -100,7 +100,7 @@ func makePackages(b *build) error {
 }
 
 // completions writes what shells read to complete the command line.
-func (b *build) completions() error {
+func (b *releaseBuild) completions() error {
 	for _, shell := range []string{"bash", "zsh", "fish"} {
 		text, err := b.command(b.binary(runtime.GOARCH, "edgebus"), "completion", shell).Output()
 		if err != nil {
@@ -122,8 +122,8 @@ func packageArch(arch string) string {
 }
 
 // pack writes one package.
-func (b *build) pack(p pack, arch, format string) error {
-	tree := staging{dir: filepath.Join(b.work(), arch, p.name+"."+format), mtime: b.time}
+func (b *releaseBuild) pack(p programPackage, arch, format string) error {
+	tree := packageTree{dir: filepath.Join(b.work(), arch, p.name+"."+format), mtime: b.time}
 	if err := os.RemoveAll(tree.dir); err != nil {
 		return err
 	}
@@ -137,7 +137,7 @@ func (b *build) pack(p pack, arch, format string) error {
 		Overridables: nfpm.Overridables{
 			Depends: p.depends, Recommends: p.recommends, Contents: tree.contents, Umask: 0o022,
 			RPM: nfpm.RPM{BuildHost: "edgebus", Summary: p.summary, Group: "System Environment/Daemons", Compression: b.compression("zstd", "gzip:1")},
-			Deb: nfpm.Deb{Compression: b.compression("xz", "none")},
+			Deb: nfpm.Deb{Compression: b.compression("xz", "gzip")},
 		},
 	})
 	if p.user != "" {
@@ -165,8 +165,8 @@ func (b *build) pack(p pack, arch, format string) error {
 	return os.WriteFile(filepath.Join(b.out, packager.ConventionalFileName(info)), out.Bytes(), 0o644)
 }
 
-func (b *build) addScripts(info *nfpm.Info, tree *staging, p pack, format string) error {
-	m := maintainer{
+func (b *releaseBuild) addScripts(info *nfpm.Info, tree *packageTree, p programPackage, format string) error {
+	m := maintainerScripts{
 		Deb: format == "deb", Version: b.version, Program: p.program, Unit: p.program + ".service", User: p.user, Link: p.link, Data: p.data,
 		Settings: "/etc/edgebus/" + p.settings, Conffile: p.conffile,
 	}
@@ -184,7 +184,7 @@ func (b *build) addScripts(info *nfpm.Info, tree *staging, p pack, format string
 }
 
 // stage lays out the files of a package.
-func (b *build) stage(tree *staging, p pack, arch, format string) error {
+func (b *releaseBuild) stage(tree *packageTree, p programPackage, arch, format string) error {
 	program := "/usr/bin/" + p.program
 	if p.link != "" {
 		program = "/usr/lib/edgebus/" + p.program
@@ -205,7 +205,7 @@ func (b *build) stage(tree *staging, p pack, arch, format string) error {
 		return err
 	}
 	if p.conffile {
-		tree.write("/etc/edgebus/"+p.settings, "config|noreplace", commented(settings), 0o644)
+		tree.write("/etc/edgebus/"+p.settings, "config|noreplace", commentedPage(settings), 0o644)
 	} else {
 		tree.write(doc+"/examples/"+p.settings, "", settings, 0o644)
 	}
@@ -215,7 +215,7 @@ func (b *build) stage(tree *staging, p pack, arch, format string) error {
 }
 
 // unit is a service's unit. Packages have programs in /usr/bin, where install.sh leaves them in /usr/local.
-func (b *build) unit(program string) ([]byte, error) {
+func (b *releaseBuild) unit(program string) ([]byte, error) {
 	text, err := os.ReadFile(filepath.Join(b.root, "scripts", "systemd", program+".service"))
 	if os.IsNotExist(err) && strings.HasPrefix(program, "mapper-") {
 		text, err = os.ReadFile(filepath.Join(b.root, "scripts", "systemd", "mapper.service"))
@@ -225,7 +225,7 @@ func (b *build) unit(program string) ([]byte, error) {
 }
 
 // stageDocs adds man pages and what Debian wants to be told of a package: changes and licences.
-func (b *build) stageDocs(tree *staging, p pack, doc, format string) error {
+func (b *releaseBuild) stageDocs(tree *packageTree, p programPackage, doc, format string) error {
 	pages, err := filepath.Glob(filepath.Join(b.work(), "man", p.program+"*"))
 	if err != nil {
 		return err
@@ -239,7 +239,7 @@ func (b *build) stageDocs(tree *staging, p pack, doc, format string) error {
 		if err != nil {
 			return err
 		}
-		tree.write("/usr/share/man/man"+name[len(name)-1:]+"/"+name+".gz", "", compressed(text), 0o644)
+		tree.write("/usr/share/man/man"+name[len(name)-1:]+"/"+name+".gz", "", gzipText(text), 0o644)
 	}
 	licence, err := os.ReadFile(filepath.Join(b.root, "LICENSE"))
 	if err != nil {
@@ -248,7 +248,7 @@ func (b *build) stageDocs(tree *staging, p pack, doc, format string) error {
 	if format == "deb" {
 		licence = nil // it is in /usr/share/common-licenses
 		tree.write("/usr/share/lintian/overrides/"+p.name, "", []byte("# Go links statically.\n"+p.name+": statically-linked-binary\n"), 0o644)
-		tree.write(doc+"/changelog.gz", "", compressed(fmt.Appendf(nil, "%s (%s) unstable; urgency=medium\n\n  * CHANGELOG.md of the sources lists the changes.\n\n -- Edgebus maintainers <maintainers@edgebus.io>  %s\n",
+		tree.write(doc+"/changelog.gz", "", gzipText(fmt.Appendf(nil, "%s (%s) unstable; urgency=medium\n\n  * CHANGELOG.md of the sources lists the changes.\n\n -- Edgebus maintainers <maintainers@edgebus.io>  %s\n",
 			p.name, debianVersion(b.version), b.time.Format("Mon, 02 Jan 2006 15:04:05 -0700"))), 0o644)
 	}
 	tree.write(doc+"/copyright", "", copyrightText(licence), 0o644)
@@ -256,7 +256,7 @@ func (b *build) stageDocs(tree *staging, p pack, doc, format string) error {
 }
 
 // stageShell adds what the shells complete with.
-func (b *build) stageShell(tree *staging, format string) error {
+func (b *releaseBuild) stageShell(tree *packageTree, format string) error {
 	samples, err := filepath.Glob(filepath.Join(b.root, "configs", "samples", "*.yaml"))
 	for _, sample := range samples {
 		tree.file(sample, "/usr/share/edgebus/samples/"+filepath.Base(sample), 0o644)
@@ -289,8 +289,8 @@ License: Apache-2.0
 	return text
 }
 
-// commented is a page of settings that sets nothing: each has its default until somebody takes away a #.
-func commented(page []byte) []byte {
+// commentedPage is a page of settings that sets nothing: each has its default until somebody takes away a #.
+func commentedPage(page []byte) []byte {
 	var out bytes.Buffer
 	for line := range bytes.Lines(page) {
 		if trimmed := bytes.TrimSpace(line); len(trimmed) > 0 && trimmed[0] != '#' {
@@ -301,7 +301,7 @@ func commented(page []byte) []byte {
 	return out.Bytes()
 }
 
-func compressed(text []byte) []byte {
+func gzipText(text []byte) []byte {
 	var out bytes.Buffer
 	w, _ := gzip.NewWriterLevel(&out, gzip.BestCompression) // the level is one
 	_, _ = w.Write(text)                                    // to memory
@@ -309,32 +309,32 @@ func compressed(text []byte) []byte {
 	return out.Bytes()
 }
 
-// staging is the tree of files of a package.
-type staging struct {
+// packageTree is the tree of files of a package.
+type packageTree struct {
 	dir      string
 	mtime    time.Time
 	contents files.Contents
 	err      error // the first of writing
 }
 
-func (s *staging) info(mode fs.FileMode) *files.ContentFileInfo {
+func (s *packageTree) info(mode fs.FileMode) *files.ContentFileInfo {
 	return &files.ContentFileInfo{Owner: "root", Group: "root", Mode: mode, MTime: s.mtime}
 }
 
-func (s *staging) file(from, to string, mode fs.FileMode) {
+func (s *packageTree) file(from, to string, mode fs.FileMode) {
 	s.contents = append(s.contents, &files.Content{Source: from, Destination: to, FileInfo: s.info(mode)})
 }
 
-func (s *staging) symlink(at, to string) {
+func (s *packageTree) symlink(at, to string) {
 	s.contents = append(s.contents, &files.Content{Source: to, Destination: at, Type: files.TypeSymlink, FileInfo: s.info(0o777)})
 }
 
-func (s *staging) folder(path string) {
+func (s *packageTree) folder(path string) {
 	s.contents = append(s.contents, &files.Content{Destination: path, Type: files.TypeDir, FileInfo: s.info(0o755)})
 }
 
 // write adds a file with that text.
-func (s *staging) write(to, kind string, text []byte, mode fs.FileMode) {
+func (s *packageTree) write(to, kind string, text []byte, mode fs.FileMode) {
 	from := filepath.Join(s.dir, to)
 	s.err = errors.Join(s.err, os.MkdirAll(filepath.Dir(from), 0o755), os.WriteFile(from, text, 0o644))
 	s.contents = append(s.contents, &files.Content{Source: from, Destination: to, Type: kind, FileInfo: s.info(mode)})

@@ -16,8 +16,8 @@ import (
 	"time"
 )
 
-// needs skips a test where it can't run, and fails it in CI.
-func needs(t *testing.T, programs ...string) {
+// requirePrograms skips a test where it can't run, and fails it in CI.
+func requirePrograms(t *testing.T, programs ...string) {
 	t.Helper()
 	lacks := ""
 	if os.Geteuid() != 0 {
@@ -37,8 +37,8 @@ func needs(t *testing.T, programs ...string) {
 	}
 }
 
-// made makes something of the programs for this machine in a directory that ends with the test.
-func made(t *testing.T, command, version string) *build {
+// makeForTest makes something of the programs for this machine in a directory that ends with the test.
+func makeForTest(t *testing.T, command, version string) *releaseBuild {
 	t.Helper()
 	b := newBuild(t, version)
 	if err := commands[command](b); err != nil {
@@ -47,21 +47,21 @@ func made(t *testing.T, command, version string) *build {
 	return b
 }
 
-func newBuild(t *testing.T, version string) *build {
+func newBuild(t *testing.T, version string) *releaseBuild {
 	t.Helper()
 	root, err := filepath.Abs("../..")
 	if err != nil {
 		t.Fatal(err)
 	}
-	b := &build{root: root, out: t.TempDir(), version: version, arches: []string{runtime.GOARCH}, large: true}
+	b := &releaseBuild{root: root, out: t.TempDir(), version: version, arches: []string{runtime.GOARCH}, large: true}
 	if err := b.prepare(); err != nil {
 		t.Fatal(err)
 	}
 	return b
 }
 
-// machine is a Debian with a systemd of its own, in namespaces.
-type machine struct {
+// testMachine is a Debian with a systemd of its own, in namespaces.
+type testMachine struct {
 	t      *testing.T
 	root   string
 	leader string // the process that is its process 1
@@ -87,22 +87,22 @@ func installDebian(root string) error {
 		os.WriteFile(filepath.Join(root, "etc/hosts"), []byte("127.0.0.1 localhost\n127.0.1.1 hub\n"), 0o644))
 }
 
-// boot starts the machine; mounts are those of this one that it sees: from=to.
-func boot(t *testing.T, root string, mounts map[string]string) *machine {
+// bootMachine starts the machine; mounts are those of this one that it sees: from=to.
+func bootMachine(t *testing.T, root string, mounts map[string]string) *testMachine {
 	t.Helper()
 	args := []string{"--quiet", "--register=no", "--keep-unit", "--private-network", "--boot", "--console=read-only", "--directory=" + root}
 	for from, to := range mounts {
 		args = append(args, "--bind-ro="+from+":"+to)
 	}
 	cmd := exec.Command("systemd-nspawn", args...)
-	console := &console{}
+	console := &machineConsole{}
 	cmd.Stdout, cmd.Stderr = console, console
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
 	ended := make(chan struct{})
 	go func() { _ = cmd.Wait(); close(ended) }()
-	m := &machine{t: t, root: root}
+	m := &testMachine{t: t, root: root}
 	t.Cleanup(func() {
 		_ = cmd.Process.Signal(os.Interrupt)
 		if m.leader != "" {
@@ -132,25 +132,25 @@ func boot(t *testing.T, root string, mounts map[string]string) *machine {
 	return m
 }
 
-// console is what a machine writes.
-type console struct {
+// machineConsole is what a machine writes.
+type machineConsole struct {
 	mu   sync.Mutex
 	text bytes.Buffer
 }
 
-func (c *console) Write(p []byte) (int, error) {
+func (c *machineConsole) Write(p []byte) (int, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.text.Write(p)
 }
 
-func (c *console) String() string {
+func (c *machineConsole) String() string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.text.String()
 }
 
-func (m *machine) try(script string) (string, error) {
+func (m *testMachine) try(script string) (string, error) {
 	cmd := exec.Command("nsenter", "--target", m.leader, "--all", "/bin/bash", "-euo", "pipefail", "-c", "cd /root\n"+script)
 	cmd.Dir = "/"
 	cmd.Env = []string{"HOME=/root", "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "DEBIAN_FRONTEND=noninteractive"}
@@ -158,7 +158,7 @@ func (m *machine) try(script string) (string, error) {
 	return string(out), err
 }
 
-func (m *machine) sh(script string) string {
+func (m *testMachine) sh(script string) string {
 	m.t.Helper()
 	out, err := m.try(script)
 	if err != nil {
@@ -168,14 +168,14 @@ func (m *machine) sh(script string) string {
 	return strings.TrimSpace(out)
 }
 
-func (m *machine) is(want, script string) {
+func (m *testMachine) is(want, script string) {
 	m.t.Helper()
 	if got := m.sh(script); got != want {
 		m.t.Errorf("%s: got %q, not %q", script, got, want)
 	}
 }
 
-func (m *machine) until(what string, try func() error) {
+func (m *testMachine) until(what string, try func() error) {
 	m.t.Helper()
 	end := time.Now().Add(time.Minute)
 	for {
@@ -191,7 +191,7 @@ func (m *machine) until(what string, try func() error) {
 }
 
 // becomes waits until a command prints something.
-func (m *machine) becomes(want, script string) {
+func (m *testMachine) becomes(want, script string) {
 	m.t.Helper()
 	m.until(script, func() error {
 		out, err := m.try(script)
@@ -219,31 +219,31 @@ func docBlock(t *testing.T, first string) string {
 }
 
 func TestPackagesAreInstalledUpgradedRemovedAndPurged(t *testing.T) {
-	needs(t, "mmdebstrap", "systemd-nspawn", "nsenter", "lintian", "rpm")
+	requirePrograms(t, "mmdebstrap", "systemd-nspawn", "nsenter", "lintian", "rpm")
 	debian := filepath.Join(t.TempDir(), "debian")
 	var g sync.WaitGroup
 	var failed error
 	g.Go(func() { failed = installDebian(debian) })
-	first, second := made(t, "packages", "v0.9.0"), made(t, "packages", "v0.9.1")
+	first, second := makeForTest(t, "packages", "v0.9.0"), makeForTest(t, "packages", "v0.9.1")
 	g.Wait()
 	if failed != nil {
 		t.Fatal(failed)
 	}
-	g.Go(func() { lint(t, first) })
+	g.Go(func() { checkWithLintian(t, first) })
 	defer g.Wait()
 
 	began := time.Now()
-	m := boot(t, debian, map[string]string{first.out: "/root/packages", second.out: "/root/newer"})
+	m := bootMachine(t, debian, map[string]string{first.out: "/root/packages", second.out: "/root/newer"})
 	t.Logf("booted in %s", time.Since(began).Round(10*time.Millisecond))
 	fromNothing(t, m)
 	upgrade(t, m)
 	removeAndPurge(t, m)
 	m.sh("systemctl poweroff")
-	rpms(t, debian, first, second)
+	tryRPMs(t, debian, first, second)
 }
 
-// lint has Debian's own checks read the packages.
-func lint(t *testing.T, b *build) {
+// checkWithLintian has Debian's own checks read the packages.
+func checkWithLintian(t *testing.T, b *releaseBuild) {
 	list, err := filepath.Glob(filepath.Join(b.out, "*.deb"))
 	if err != nil || len(list) != len(b.packages()) {
 		t.Errorf("%d packages are there, of %d (%v)", len(list), len(b.packages()), err)
@@ -259,7 +259,7 @@ func lint(t *testing.T, b *build) {
 }
 
 // fromNothing is the way of docs/running.md, from packages to the first value.
-func fromNothing(t *testing.T, m *machine) {
+func fromNothing(t *testing.T, m *testMachine) {
 	t.Helper()
 	script := docBlock(t, "apt-get install -y ./edgebus_")
 	began := time.Now()
@@ -304,7 +304,7 @@ func commandsOf(script string) func(func(string) bool) {
 	}
 }
 
-func upgrade(t *testing.T, m *machine) {
+func upgrade(t *testing.T, m *testMachine) {
 	t.Helper()
 	m.sh("echo 'log: {level: debug}' >>/etc/edgebus/mapper-virtual.yaml")
 	before := m.sh("systemctl show -P MainPID edgecore")
@@ -329,7 +329,7 @@ func upgrade(t *testing.T, m *machine) {
 	m.is("versions/v0.9.1", "readlink /usr/local/lib/edgebus/current")
 }
 
-func removeAndPurge(t *testing.T, m *machine) {
+func removeAndPurge(t *testing.T, m *testMachine) {
 	t.Helper()
 	m.sh("apt-get remove -y 'edgebus*'")
 	m.is("", "readlink /proc/[0-9]*/exe | grep -E 'cloudhub|edge|mapper-' || true")
@@ -343,8 +343,8 @@ func removeAndPurge(t *testing.T, m *machine) {
 	m.is("", "getent passwd | grep edge || true")
 }
 
-// rpms does the same with the other format, as far as it goes without a system of that kind: on a tree, without its services.
-func rpms(t *testing.T, root string, first, second *build) {
+// tryRPMs does the same with the other format, as far as it goes without a system of that kind: on a tree, without its services.
+func tryRPMs(t *testing.T, root string, first, second *releaseBuild) {
 	t.Helper()
 	run := func(line ...string) string {
 		t.Helper()
@@ -354,7 +354,7 @@ func rpms(t *testing.T, root string, first, second *build) {
 		}
 		return string(out)
 	}
-	list := func(b *build) []string {
+	list := func(b *releaseBuild) []string {
 		files, err := filepath.Glob(filepath.Join(b.out, "edgebus-*.rpm"))
 		if err != nil || len(files) < len(b.packages()) {
 			t.Fatalf("%d packages are there (%v)", len(files), err)

@@ -5,8 +5,8 @@ import (
 	"text/template"
 )
 
-// maintainer is what the scripts of a package need to know.
-type maintainer struct {
+// maintainerScripts is what the scripts of a package need to know.
+type maintainerScripts struct {
 	Deb     bool
 	Version string // v0.9.0
 	Program string
@@ -20,7 +20,7 @@ type maintainer struct {
 }
 
 // script is one of a package's scripts for sh.
-func (m maintainer) script(name string) (string, error) {
+func (m maintainerScripts) script(name string) (string, error) {
 	var text strings.Builder
 	err := scripts.ExecuteTemplate(&text, name, m)
 	return text.String(), err

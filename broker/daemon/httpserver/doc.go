@@ -7,6 +7,7 @@
 // # Files, in reading order
 //
 //	httpserver.go   Listen and Run
+//	health.go       whether the one that runs on this host is ready
 //	connections.go  how many connections there are, of whom, and which is closed for another
 //	json.go         bodies of requests and answers
 //	query.go        parameters of queries, as Kubernetes reads them
