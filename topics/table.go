@@ -63,6 +63,7 @@ const (
 	KindDeviceState
 	KindProblem
 	KindReadProblem
+	KindAlarms
 	KindSecret
 	KindSecretPart
 	KindAgent
@@ -143,6 +144,7 @@ var contractTable = [...]Topic{
 	{KindDeviceState, "devices/{device}/state", OwnerEdge, 1, true, "DeviceState", []Role{RoleMapper}, watcherRoles, "online, offline or unknown, from the device's mapper"},
 	{KindProblem, "devices/{device}/problem", OwnerEdge, 1, true, "Problem", []Role{RoleMapper}, watcherRoles, "why the device is not online, from its mapper"},
 	{KindReadProblem, "devices/{device}/problem/{property}", OwnerEdge, 1, true, "Problem", []Role{RoleMapper}, watcherRoles, "why the property can't be read, from the device's mapper"},
+	{KindAlarms, "devices/{device}/alarms/{property}", OwnerEdge, 1, true, "Alarms", noRoles, watcherRoles, "the alarms of the property that are raised"},
 	{KindUpgrade, "upgrade", OwnerCloud, 1, true, "UpgradeOrder", noRoles, agentReaderRoles, "the upgrade that the node is to make"},
 	{KindUpgradeStatus, "upgrade/status", OwnerEdge, 1, true, "UpgradeReport", agentRoles, peopleRoles, "progress and result of the upgrade"},
 	{KindDiscovery, "discovery/{configuration}", OwnerCloud, 1, true, "DiscoveryRequest", noRoles, discovererReaderRoles, "what the node is to discover"},

@@ -271,7 +271,7 @@ func (a Address) Key() string {
 }
 
 // DeviceKey is the key of a property of a device: kind is one of KindDesired,
-// KindReported, KindRefused, KindReadProblem, KindOverride and KindConflict.
+// KindReported, KindRefused, KindReadProblem, KindOverride, KindConflict and KindAlarms.
 func DeviceKey(device string, kind Kind, property string) string {
 	return Address{Kind: kind, Device: device, Name: property}.Key()
 }

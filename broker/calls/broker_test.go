@@ -37,7 +37,7 @@ func (noTree) Retained(string) func(int) []broker.Message {
 	return func(int) []broker.Message { return nil }
 }
 
-func (noTree) Has(node, device string) error {
+func (noTree) CheckCommand(node, device, _ string, _ []byte) error {
 	if node == "n1" && device == "lamp" {
 		return nil
 	}

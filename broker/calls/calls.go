@@ -44,8 +44,8 @@ type Options struct {
 // Tree handles the topics below v1/ that are not about commands.
 type Tree interface {
 	broker.Tree
-	// Has returns an error if a node doesn't have a device.
-	Has(node, device string) error
+	// CheckCommand returns an error if a node doesn't have a device, or its model doesn't allow the command with that payload.
+	CheckCommand(node, device, command string, payload []byte) error
 }
 
 // Limits bound the time and the number of calls.
@@ -178,7 +178,7 @@ func (c *Calls) begin(x *call, m broker.Message, wait time.Duration) *callFailur
 	if n := len(m.Props.Correlation); n > maxCorrelation {
 		return refusedFailure(resource.Errorf(resource.TooLarge, "correlation data", "%d bytes; at most %d", n, maxCorrelation))
 	}
-	if err := c.Has(x.node, x.device); err != nil {
+	if err := c.CheckCommand(x.node, x.device, x.topic[strings.LastIndexByte(x.topic, '/')+1:], m.Payload); err != nil {
 		return refusedFailure(err)
 	}
 	x.id = rand.Text()

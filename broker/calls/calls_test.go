@@ -46,9 +46,12 @@ func newTestBus(t *testing.T, change func(*Options)) *testBus {
 	return b
 }
 
-func (b *testBus) Has(node, device string) error {
+func (b *testBus) CheckCommand(node, device, command string, payload []byte) error {
 	if node != "n1" || device != "lamp" {
 		return resource.Errorf(resource.NotFound, "", "no device %s on %s", device, node)
+	}
+	if command == "reset" && len(payload) > 0 {
+		return resource.Errorf(resource.Invalid, command, "takes no input")
 	}
 	return nil
 }
@@ -247,6 +250,9 @@ func TestNotExecuted(t *testing.T) {
 			b.listen("mapper", topics.RoleMapper, "v1/nodes/n1/devices/#")
 			b.listen("mapper", topics.RoleMapper, "v1/nodes/n1/devices/lamp/+/beep")
 		}, nil, topics.CodeMapperOffline, nil, ""},
+		{"of an input that the model doesn't allow", nil, func(m *broker.Message) {
+			m.Topic, m.Payload = strings.TrimSuffix(commandTopic, "beep")+"reset", []byte("1")
+		}, topics.CodeRefused, resource.Invalid, "takes no input"},
 		{"nobody who may", func(b *testBus) { b.silence(); b.listen("bob", topics.RoleOperator, commandTopic) }, nil, topics.CodeMapperOffline, nil, ""},
 		{"the asker alone", func(b *testBus) { b.silence(); b.listen("ann", topics.RoleMapper, commandsFilter) }, nil, topics.CodeMapperOffline, nil, ""},
 		{"on the hub", func(b *testBus) { b.opts.Role = topics.RoleNode }, nil, topics.CodeNodeOffline, nil, "n1"},

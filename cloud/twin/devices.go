@@ -71,6 +71,7 @@ func (m *model) known() *resource.DeviceModel {
 type objectIndex struct {
 	devices sync.Map // name → *device, of which only what never changes may be read
 	models  sync.Map // modelKey → *model
+	modelOf sync.Map // name → modelKey, of each device that is bound to a node
 }
 
 func (o *objectIndex) device(name string) *device {
@@ -119,6 +120,19 @@ func (ds *devices) Has(node, device string) error {
 	return nil
 }
 
+// CheckCommand returns an error if the device is not bound to the node, or its model doesn't allow the command with that payload.
+func (ds *devices) CheckCommand(node, device, command string, payload []byte) error {
+	if err := ds.Has(node, device); err != nil {
+		return err
+	}
+	if key, ok := ds.index.modelOf.Load(device); ok {
+		if m := ds.index.model(key.(modelKey)); m != nil {
+			return m.CheckCommand(command, payload)
+		}
+	}
+	return nil
+}
+
 func (ds *devices) notOn(node, device string) error {
 	return resource.Errorf(resource.NotFound, "", "device %s does not belong to node %s%s", device, node, ds.suggestion(node, device))
 }
@@ -162,6 +176,7 @@ func (ds *devices) remove(b *batch, name string) {
 		ds.unbind(b, d)
 	}
 	ds.nodeOf.Delete(name)
+	ds.index.modelOf.Delete(name)
 	ds.status.forget(name)
 }
 
@@ -272,6 +287,9 @@ func (ds *devices) project(b *batch, d *device, whole resource.Device) {
 		ds.unbind(b, d)
 		d.node = target
 		ds.nodeOf.Store(name, target)
+	}
+	if of, _ := ds.index.modelOf.Load(name); of != d.model {
+		ds.index.modelOf.Store(name, d.model)
 	}
 	if !b.loading || m != nil && slices.ContainsFunc(m.Spec.Properties, func(p resource.Property) bool { return p.Adopt }) {
 		ds.status.device(name) // at the start only for overrides that are to be adopted: see adoption

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/edgebus/edgebus/broker"
@@ -199,6 +200,29 @@ func (ds *devices) recordReported(b *batch, n *node, a topics.Address, c *link.E
 			return // the event of the problem says it, with the reason
 		}
 		stateEvent(add, string(c.Value))
+	}
+}
+
+// recordAlarms records which alarms of a device were raised and cleared since its status was stored.
+func (sw *statusWriter) recordAlarms(m resource.Meta, stored []byte, is []resource.AlarmStatus) {
+	var was struct {
+		Alarms []resource.AlarmStatus `json:"alarms"`
+	}
+	if err := json.Unmarshal(stored, &was); err != nil && len(stored) > 0 {
+		return
+	}
+	find := func(list []resource.AlarmStatus, a resource.AlarmStatus) bool {
+		return slices.ContainsFunc(list, func(o resource.AlarmStatus) bool { return o.Key() == a.Key() && o.Since == a.Since })
+	}
+	for _, a := range was.Alarms {
+		if !find(is, a) {
+			sw.opts.Record(deviceEvent(m, resource.EventNormal, "AlarmCleared", a.Key(), "was: %s", a.Message))
+		}
+	}
+	for _, a := range is {
+		if !find(was.Alarms, a) {
+			sw.opts.Record(deviceEvent(m, resource.EventWarning, "AlarmRaised", a.Key(), "%s (%s)", a.Message, a.Severity))
+		}
 	}
 }
 

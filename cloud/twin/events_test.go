@@ -1,12 +1,14 @@
 package twin
 
 import (
+	"encoding/json"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/edgebus/edgebus/broker"
+	"github.com/edgebus/edgebus/cloud/store"
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
@@ -103,4 +105,58 @@ func TestUnstoredReportsHaveNoEvents(t *testing.T) {
 		}
 	}
 	require.Equal(t, 1, offline)
+}
+
+func TestAlarmsOfANodeAreAConditionAndEventsOfTheDevice(t *testing.T) {
+	r, c := newJoinedRig(t)
+	raised := `[{"name":"hot","severity":"high","since":"2026-11-21T10:00:00.000Z","value":"85","message":"temperature is 85, above 80"}]`
+	c.report("devices/lamp/alarms/temperature", raised)
+	alarm := func(status, reason string) resource.Device {
+		t.Helper()
+		var d resource.Device
+		require.Eventually(t, func() bool {
+			d, _ = r.device("lamp")
+			got := resource.ConditionOf(d.Status.Conditions, resource.ConditionAlarm)
+			return got.Status == status && got.Reason == reason
+		}, testTimeout, time.Millisecond, reason)
+		return d
+	}
+	d := alarm("True", "High")
+	require.Equal(t, "temperature/hot", d.Status.Alarms[0].Key())
+	require.False(t, d.Status.Alarms[0].Acknowledged)
+	e := r.awaitEvent("AlarmRaised")
+	require.Equal(t, resource.EventWarning, e.Type)
+	require.Equal(t, "temperature/hot: temperature is 85, above 80 (high)", e.Message)
+
+	r.edit("lamp", func(d *resource.Device) {
+		d.Spec.AcknowledgedAlarms = map[string]string{"temperature/hot": "2026-11-21T10:05:00Z"}
+	})
+	require.True(t, alarm("True", resource.ReasonAcknowledged).Status.Alarms[0].Acknowledged)
+	c.report("devices/lamp/alarms/temperature", `[{"name":"hot","severity":"high","since":"2026-11-21T11:00:00.000Z","message":"again"}]`)
+	require.False(t, alarm("True", "High").Status.Alarms[0].Acknowledged, "another one of which nobody knows")
+	c.report("devices/lamp/alarms/temperature", "")
+	require.Empty(t, alarm("False", resource.ReasonNoAlarm).Status.Alarms)
+	r.awaitEvent("AlarmCleared")
+
+	r.forgetNotes()
+	r.restart()
+	r.connect(c)
+	r.inStep()
+	for _, n := range r.notes() {
+		require.NotContains(t, n.Reason, "Alarm")
+	}
+}
+
+func TestACommandsInputIsCheckedOnTheHub(t *testing.T) {
+	r, _ := newJoinedRig(t)
+	require.NoError(t, r.twins.CheckCommand("n1", "lamp", "blink", []byte("x")))
+	m := lampModel(false)
+	m.Spec.Commands = []resource.ModelCommand{{Name: "blink"}}
+	data, err := json.Marshal(m)
+	require.NoError(t, err)
+	_, err = r.store.Update(t.Context(), store.Object{Key: store.Key{Kind: resource.KindDeviceModel, Namespace: "default", Name: "lamp"}, Data: data}, 0)
+	require.NoError(t, err)
+	require.Eventually(t, func() bool { return r.twins.CheckCommand("n1", "lamp", "blink", []byte("x")) != nil }, testTimeout, time.Millisecond)
+	require.NoError(t, r.twins.CheckCommand("n1", "lamp", "blink", nil))
+	require.ErrorIs(t, r.twins.CheckCommand("n2", "lamp", "blink", nil), resource.NotFound)
 }

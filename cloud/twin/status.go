@@ -170,6 +170,7 @@ func (sw *statusWriter) tryWriteDevice(ctx context.Context, d *device, key store
 	rev, err := sw.writeStatus(ctx, obj, whole.Status, write)
 	if rev != 0 {
 		d.writtenRev.Store(rev)
+		sw.recordAlarms(whole.Metadata, obj.Status, whole.Status.Alarms)
 	}
 	return err
 }
@@ -475,6 +476,7 @@ func (ds *devices) reportedStatus(d *device) resource.DeviceStatus {
 		v, ok := up[branch+"/"+property]
 		return v, ok
 	})
+	s.Alarms = resource.RaisedAlarms(m, func(property string) []byte { return up["alarms/"+property].Value })
 	state, ok := up[stateKey]
 	last := state.TS
 	if ok {

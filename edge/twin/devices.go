@@ -22,12 +22,14 @@ type devices struct {
 	byName    map[string]*device
 	anyLocal  bool     // a Device has had values that stay on the node
 	protocols sync.Map // device → protocol, as published to subscribers; read without the lock of the state
+	models    sync.Map // device → its model; read without that lock, too
 }
 
 // device is one device of the node.
 type device struct {
 	bundle  resource.Bundle
 	payload []byte // the encoded bundle
+	alarmed bool   // a property has alarms, or one of them is raised
 	faults  bool   // a refusal or a read problem of a property may be stored, which its next report clears
 }
 
@@ -76,6 +78,9 @@ func (ds *devices) join(name string) (*device, bool) {
 	for _, branch := range []topics.Kind{topics.KindRefused, topics.KindReadProblem} {
 		ds.up.Range(topics.DeviceKey(name, branch, ""), func(link.Entry) bool { d.faults = true; return false })
 	}
+	d.alarmed = slices.ContainsFunc(d.bundle.Model.Spec.Properties, func(p resource.Property) bool { return len(p.Alarms) > 0 })
+	ds.up.Range(topics.DeviceKey(name, topics.KindAlarms, ""), func(link.Entry) bool { d.alarmed = true; return false })
+	ds.models.Store(name, &d.bundle.Model)
 	ds.anyLocal = ds.anyLocal || len(d.bundle.Device.Spec.Local) > 0 || d.bundle.Device.Spec.LocalState
 	return d, true
 }
@@ -131,6 +136,7 @@ func (ds *devices) remove(b *batch, name string) {
 		return
 	}
 	delete(ds.byName, name)
+	ds.models.Delete(name)
 	b.publishes = append(b.publishes, ds.opts.retained("devices/"+name, nil))
 	b.deviceChanges = append(b.deviceChanges, deviceChange{at: len(b.publishes), device: name, removed: true})
 	ds.forget(b, name, d, func(string) bool { return true })
@@ -140,7 +146,7 @@ func (ds *devices) remove(b *batch, name string) {
 }
 
 // edgeBranches are the branches of a device's properties that the edge owns.
-var edgeBranches = [...]topics.Kind{topics.KindReported, topics.KindRefused, topics.KindReadProblem, topics.KindOverride, topics.KindConflict}
+var edgeBranches = [...]topics.Kind{topics.KindReported, topics.KindRefused, topics.KindReadProblem, topics.KindOverride, topics.KindConflict, topics.KindAlarms}
 
 // forget deletes the edge's keys of the properties for which gone returns true. Only properties of the model have keys, so no
 // search is needed.
@@ -179,6 +185,23 @@ func (ds *devices) Has(node, device string) error {
 		return ds.notFound(device, nil)
 	}
 	return nil
+}
+
+// CheckCommand returns an error if the device does not belong to the node, or its model doesn't allow the command with that payload. It
+// doesn't wait for a commit.
+func (ds *devices) CheckCommand(node, device, command string, payload []byte) error {
+	if err := ds.Has(node, device); err != nil {
+		return err
+	}
+	return ds.model(device).CheckCommand(command, payload)
+}
+
+// model is the model of a device; an empty one if the device isn't there. It doesn't wait for a commit, and is never changed.
+func (ds *devices) model(device string) *resource.DeviceModel {
+	if m, ok := ds.models.Load(device); ok {
+		return m.(*resource.DeviceModel)
+	}
+	return new(resource.DeviceModel)
 }
 
 // maxSuggestionNames is among how many devices one is looked for that may have been meant.

@@ -16,6 +16,7 @@
 //	overrides.go  overrides, the values in force; decideInForce is the rule of conflicts; overrideEnds, when overrides end
 //	publish.go    a publish of a client of the node's broker, to the part that it is for
 //	writes.go     localWrites: reported values, overrides, refusals, states, problems
+//	alarms.go     alarms: values that somebody must know of
 //	mappers.go    mappers: their presence, and what only they may clear
 //	programreports.go   programs: the agent, edgediscovery, and the node's own status
 //	link.go       hubLink: connections to the hub and its messages

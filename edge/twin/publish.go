@@ -54,6 +54,13 @@ func (t *Twin) stream(a topics.Address, m broker.Message, done func(error)) {
 		done(err)
 		return
 	}
+	if event, ok := t.devices.model(a.Device).Event(a.Name); ok && a.Kind == topics.KindEvents {
+		if err := event.Check(m.Payload); err != nil {
+			t.stats.refused.Add(1)
+			done(err)
+			return
+		}
+	}
 	if err := tree.CheckTimestamp(m, t.opts.Now().UnixMilli()); err != nil {
 		t.stats.refused.Add(1)
 		done(err)

@@ -170,6 +170,10 @@ func (r *reader) deviceWithStatus(name string, mappers []resource.Mapper) (resou
 	d.Status.Twin = r.twin(name, known.bundle.Model)
 	d.Status.Conditions = reach.TwinConditions(nil, d.Status.Twin, time.Time{}) // no history is kept here: no transition times
 	d.Status.Conditions = resource.SetCondition(d.Status.Conditions, reach.Condition(), time.Time{})
+	d.FollowAlarms(known.bundle.Model, func(property string) []byte {
+		e, _ := r.up.Get(topics.DeviceKey(name, topics.KindAlarms, property))
+		return e.Value
+	}, time.Time{})
 	d.Spec.Desired = make(map[string]resource.Value, len(d.Status.Twin))
 	for property, p := range d.Status.Twin {
 		if p.Desired != nil {

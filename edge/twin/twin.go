@@ -71,6 +71,7 @@ type Twin struct {
 	mappers   mappers
 	programs  programs
 	writes    localWrites
+	alarms    alarms
 	link      hubLink
 	reader
 
@@ -190,11 +191,14 @@ func (t *Twin) connectParts() {
 	t.devices = devices{opts: opts, up: up, down: down, overrides: &t.overrides}
 	t.programs = programs{opts: opts, up: up, down: down, seen: make(map[topics.Kind]bool)}
 	t.documents = documents{opts: opts, down: down, devices: &t.devices, overrides: &t.overrides, programs: &t.programs}
+	t.alarms = alarms{
+		opts: opts, up: up, devices: &t.devices, wake: stoppedTimer(), pending: make(map[alarmedProperty]map[string]int64), due: make(map[alarmedProperty]int64),
+	}
 	t.mappers = mappers{opts: opts, up: up, devices: &t.devices, users: make(map[string]string)}
 	t.link = hubLink{opts: opts, up: up, down: down, devices: &t.devices, resend: stoppedTimer()}
 	t.reader = reader{opts: opts, host: t.host, up: up, down: down, devices: &t.devices, overrides: &t.overrides, history: &t.history}
 	t.writes = localWrites{
-		opts: opts, up: up, down: down, devices: &t.devices, overrides: &t.overrides, documents: &t.documents, mappers: &t.mappers, reader: &t.reader,
+		opts: opts, up: up, down: down, devices: &t.devices, overrides: &t.overrides, documents: &t.documents, mappers: &t.mappers, reader: &t.reader, alarms: &t.alarms,
 	}
 }
 
@@ -226,9 +230,11 @@ func (t *Twin) Run(ctx context.Context) error {
 	defer grace.Stop()
 	defer t.link.resend.Stop()
 	defer t.ends.wake.Stop()
+	defer t.alarms.wake.Stop()
 	return t.host.Run(ctx,
 		tree.Timer[*batch]{C: t.link.resend.C, Step: func(*batch) { t.link.resendArmed = false; t.up.Resend() }},
-		tree.Timer[*batch]{C: t.ends.wake.C, Step: func(*batch) { t.ends.stale = true }})
+		tree.Timer[*batch]{C: t.ends.wake.C, Step: func(*batch) { t.ends.stale = true }},
+		tree.Timer[*batch]{C: t.alarms.wake.C, Step: func(*batch) { t.alarms.stale = true }})
 }
 
 func (t *Twin) newBatch() *batch {
@@ -249,6 +255,9 @@ func (t *Twin) commit(b *batch) {
 		t.ends.touchDue(b)
 	}
 	t.documents.derive(b)
+	if b.refused == nil {
+		t.alarms.derive(b)
+	}
 	b.failed, b.lost = t.store(b)
 	t.repeat(b)
 	b.messages = t.link.messages(b)
@@ -258,6 +267,7 @@ func (t *Twin) commit(b *batch) {
 	b.ready = t.link.caughtUp()
 	t.link.arm(b)
 	t.ends.arm(b.now)
+	t.alarms.arm(b)
 	b.wakeWatchers = func() {}
 	if b.failed == nil {
 		b.wakeWatchers = t.history.add(b.changed, t.devices.byName)
@@ -371,7 +381,11 @@ func (t *Twin) firstStep(b *batch) {
 	t.programs.showStatus(b)
 	for name, d := range t.devices.byName {
 		t.devices.touchAll(b, name, d)
+		for _, p := range t.alarms.alarmed(name, d) { // values that are there for some time already
+			t.alarms.follow(b, name, d, p)
+		}
 	}
+	t.alarms.started = true
 }
 
 // setMissingOffline runs once, mapperGrace after the start. It sets mappers, the agent and edgediscovery offline that were online before

@@ -22,6 +22,7 @@ type localWrites struct {
 	documents *documents
 	mappers   *mappers
 	reader    *reader
+	alarms    *alarms
 }
 
 // report stores reported values: all of them or, when one breaks a rule, none.
@@ -60,6 +61,7 @@ func (w *localWrites) report(b *batch, a topics.Address, m broker.Message) error
 			w.up.clear(b, topics.DeviceKey(a.Device, topics.KindReadProblem, b.members[i].Property))
 			w.clearRefusal(b, a.Device, b.members[i].Property, e)
 		}
+		w.alarms.followReport(b, a.Device, d, b.members[i].Property)
 		w.push(b, d, e, b.members[i].Property)
 	}
 	return nil

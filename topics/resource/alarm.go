@@ -2,9 +2,13 @@ package resource
 
 import (
 	"cmp"
+	"encoding/json"
 	"fmt"
 	"math"
 	"slices"
+	"strconv"
+	"strings"
+	"time"
 )
 
 // PropertyAlarm is a value of a property that somebody must know of. It has exactly one of above, below and equals.
@@ -155,4 +159,244 @@ func (m DeviceModel) withAlarms(own []DeviceAlarm) DeviceModel {
 		}
 	}
 	return m
+}
+
+// RaisedAlarm is an alarm that is raised. alarms/{property} of a device has a list of those of the property.
+type RaisedAlarm struct {
+	Name     string `json:"name"`
+	Severity string `json:"severity"`
+	Since    string `json:"since"`           // when it was raised
+	Value    string `json:"value,omitempty"` // that raised it; empty: it stays on the node
+	Message  string `json:"message"`         // what is so, for people
+}
+
+// The states in AlarmChange.
+const (
+	AlarmRaised  = "raised"
+	AlarmCleared = "cleared"
+)
+
+// AlarmChange is the payload of events/alarm of a device: an alarm that was raised or cleared.
+type AlarmChange struct {
+	PropertyName string `json:"propertyName"`
+	Name         string `json:"name"`
+	State        string `json:"state"` // raised or cleared
+	Severity     string `json:"severity"`
+	Value        string `json:"value,omitempty"` // that raised or cleared it; empty: it stays on the node
+	Message      string `json:"message"`
+	TS           string `json:"ts"`
+}
+
+// ParseAlarms reads the payload of alarms/{property}.
+func ParseAlarms(payload []byte) (list []RaisedAlarm, err error) {
+	if len(payload) == 0 {
+		return nil, nil
+	}
+	return list, json.Unmarshal(payload, &list)
+}
+
+// AlarmInput is what a property's alarms follow from.
+type AlarmInput struct {
+	Value []byte // nil: not known, so that no alarm is raised or cleared
+	Since int64  // since when the value is so, in ms since 1970
+	Now   int64
+	Local bool // the value stays on the node
+	// Pending are the alarms whose value is there, and not for long enough: since when. FollowAlarms changes it.
+	Pending map[string]int64
+}
+
+// FollowAlarms returns the property's alarms that are raised now, and what has changed; raised are those that were before. due is when it
+// is to be called again, in ms since 1970, unless something changes before; 0: never.
+func (p Property) FollowAlarms(raised []RaisedAlarm, in AlarmInput) (next []RaisedAlarm, changes []AlarmChange, due int64) {
+	before := make(map[string]RaisedAlarm, len(raised))
+	for _, r := range raised {
+		before[r.Name] = r
+	}
+	change := func(state string, r RaisedAlarm) {
+		changes = append(changes, AlarmChange{
+			PropertyName: p.Name, Name: r.Name, State: state, Severity: r.Severity, Value: in.shown(), Message: r.Message, TS: FormatMillis(in.Now),
+		})
+	}
+	for _, a := range p.Alarms {
+		was, is := before[a.Name]
+		delete(before, a.Name)
+		holds := in.Value != nil && a.holds(p, string(in.Value), is)
+		if !holds || is {
+			delete(in.Pending, a.Name)
+		}
+		switch {
+		case is && (in.Value == nil || holds):
+			was.Severity = a.severity()
+			next = append(next, was)
+		case is:
+			was.Message = p.Name + " is " + p.amount(in.shown()) + " again"
+			change(AlarmCleared, was)
+		case holds:
+			since, pending := in.Pending[a.Name]
+			if !pending {
+				since = min(in.Since, in.Now)
+				in.Pending[a.Name] = since
+			}
+			if at := since + a.After; at > in.Now {
+				if due == 0 || at < due {
+					due = at
+				}
+				continue
+			}
+			delete(in.Pending, a.Name)
+			r := RaisedAlarm{Name: a.Name, Severity: a.severity(), Since: FormatMillis(in.Now), Value: in.shown(), Message: a.message(p, in.shown())}
+			next = append(next, r)
+			change(AlarmRaised, r)
+		}
+	}
+	for _, was := range raised {
+		if _, gone := before[was.Name]; gone {
+			was.Message = "the alarm is no more"
+			change(AlarmCleared, was)
+		}
+	}
+	return next, changes, due
+}
+
+func (in AlarmInput) shown() string {
+	if in.Local {
+		return ""
+	}
+	return string(in.Value)
+}
+
+// holds reports whether an alarm is to be raised by a value, or to stay.
+func (a PropertyAlarm) holds(p Property, value string, raised bool) bool {
+	if a.Equals != "" {
+		return p.Canonical([]byte(value)) == p.Canonical([]byte(a.Equals))
+	}
+	x, err := strconv.ParseFloat(value, 64)
+	switch {
+	case err != nil:
+		return false
+	case a.Above != nil && raised && a.Clear != nil:
+		return x > *a.Clear
+	case a.Above != nil:
+		return x > *a.Above
+	case a.Below != nil && raised && a.Clear != nil:
+		return x < *a.Clear
+	case a.Below != nil:
+		return x < *a.Below
+	}
+	return false
+}
+
+// amount is a value with its unit; empty: one that isn't shown.
+func (p Property) amount(value string) string {
+	switch {
+	case value == "":
+		return "as it should be"
+	case p.Unit == "":
+		return value
+	}
+	return value + " " + p.Unit
+}
+
+// message says for people what raised an alarm.
+func (a PropertyAlarm) message(p Property, value string) string {
+	is := cmp.Or(p.Title, p.Name) + " is "
+	if value != "" {
+		is += p.amount(clipValue(value))
+	}
+	switch {
+	case a.Equals != "" && value == "":
+		return is + clipValue(string(a.Equals))
+	case a.Equals != "":
+		return is
+	case value != "":
+		is += ", "
+	}
+	if a.Above != nil {
+		return is + "above " + p.limit(*a.Above)
+	}
+	return is + "below " + p.limit(*a.Below)
+}
+
+func clipValue(s string) string {
+	if len(s) > 80 {
+		return clipText(s)
+	}
+	return s
+}
+
+// AlarmStatus is an alarm of a device that is raised.
+type AlarmStatus struct {
+	// PropertyName is the property.
+	PropertyName string `json:"propertyName,omitempty"`
+	// Name is the name of the alarm.
+	Name string `json:"name,omitempty"`
+	// Severity says how urgent it is: low, medium, high or critical.
+	Severity string `json:"severity,omitempty"`
+	// Since is when it was raised.
+	Since string `json:"since,omitempty"`
+	// Value is the value that raised it, unless it stays on the node.
+	Value string `json:"value,omitempty"`
+	// Message says what is so, for people.
+	Message string `json:"message,omitempty"`
+	// Acknowledged says that somebody knows of it.
+	Acknowledged bool `json:"acknowledged,omitempty"`
+}
+
+// Key names the alarm among those of a device, as in acknowledgedAlarms.
+func (a AlarmStatus) Key() string { return a.PropertyName + "/" + a.Name }
+
+// RaisedAlarms are the alarms of a device that are raised; get returns the payload of alarms/{property}.
+func RaisedAlarms(m DeviceModel, get func(property string) []byte) (list []AlarmStatus) {
+	for _, p := range m.Spec.Properties {
+		raised, err := ParseAlarms(get(p.Name))
+		if err != nil {
+			continue // of a newer node
+		}
+		for _, r := range raised {
+			list = append(list, AlarmStatus{PropertyName: p.Name, Name: r.Name, Severity: r.Severity, Since: r.Since, Value: r.Value, Message: r.Message})
+		}
+	}
+	return list
+}
+
+// ConditionAlarm says whether an alarm of a device is raised. It is not added before there was one.
+const ConditionAlarm = "Alarm"
+
+// The reasons of the condition Alarm, besides the severity of the worst alarm of which nobody knows.
+const (
+	ReasonNoAlarm      = "NoAlarm"
+	ReasonAcknowledged = "Acknowledged" // somebody knows of each
+)
+
+// FollowAlarms updates the status of a Device to the alarms that are raised; get returns the payload of alarms/{property}.
+func (d *Device) FollowAlarms(m DeviceModel, get func(property string) []byte, now time.Time) {
+	d.Status.Alarms = RaisedAlarms(m, get)
+	d.followAlarms(now)
+}
+
+// followAlarms updates the alarms and their condition to what is acknowledged.
+func (d *Device) followAlarms(now time.Time) {
+	var texts []string
+	worst := -1
+	for i := range d.Status.Alarms {
+		a := &d.Status.Alarms[i]
+		since, _ := ParseTime(a.Since)
+		known, err := ParseTime(d.Spec.AcknowledgedAlarms[a.Key()])
+		a.Acknowledged = err == nil && !known.Before(since)
+		text := a.Name + ": " + a.Message + " (" + a.Severity + ", since " + a.Since
+		if a.Acknowledged {
+			text += ", acknowledged"
+		} else {
+			worst = max(worst, slices.Index(severities, a.Severity))
+		}
+		texts = append(texts, text+")")
+	}
+	if texts == nil && findCondition(d.Status.Conditions, ConditionAlarm) == nil {
+		return
+	}
+	reason := ReasonAcknowledged
+	if worst >= 0 {
+		reason = strings.ToUpper(severities[worst][:1]) + severities[worst][1:]
+	}
+	d.Status.Conditions = SetCondition(d.Status.Conditions, listCondition(ConditionAlarm, texts, "False", "True", ReasonNoAlarm, reason), now)
 }

@@ -65,8 +65,8 @@ type DeviceSpec struct {
 	// +listMapKey=eventName
 	// +listMapKey=commandName
 	PropertyVisitors []Visitor `json:"propertyVisitors,omitempty"`
-	// Commands set properties when they are called. They add to the model's commands, and replace those of the same names; a driver may
-	// have further ones of its own. All of them together have at most 4,096 names and properties.
+	// Commands set properties when they are called. They add to the model's commands; a driver may have further ones of
+	// its own. All of them together have at most 4,096 names and properties.
 	// +listType=map
 	// +listMapKey=name
 	Commands []DeviceCommand `json:"commands,omitempty"`
@@ -244,7 +244,10 @@ type DeviceStatus struct {
 	LastSeen string `json:"lastSeen,omitempty"`
 	// Twin has an entry for each property that has a value, desired or reported.
 	Twin map[string]TwinProperty `json:"twin,omitempty"`
-	// Conditions are Online, InSync, Readable, Refused, TwinConflict and NodeOnline.
+	// Alarms are the alarms that are raised.
+	// +listType=atomic
+	Alarms []AlarmStatus `json:"alarms,omitempty"`
+	// Conditions are Online, InSync, Readable, Refused, TwinConflict, NodeOnline and Alarm.
 	// +listType=map
 	// +listMapKey=type
 	Conditions []Condition `json:"conditions,omitempty"`
@@ -554,6 +557,9 @@ func (d Device) CheckModel(m DeviceModel) error {
 		p.addErr(fmt.Sprintf("spec.local[%d]", i), m.CheckKnown(name))
 	}
 	for i, c := range d.Spec.Commands {
+		if _, known := m.Command(c.Name); known {
+			p.add(fmt.Sprintf("spec.commands[%d].name", i), "%s is a command of the model: choose another name", clipText(c.Name))
+		}
 		for j, name := range c.Properties {
 			p.addErr(fmt.Sprintf("spec.commands[%d].properties[%d]", i, j), m.CheckWritable(name))
 		}

@@ -164,7 +164,7 @@ func (d *Device) FollowReports(m *DeviceModel, reach Reachability, now time.Time
 // follow has the text of Reachability.Outdated as outdated.
 func (d *Device) follow(m *DeviceModel, outdated string, now time.Time) {
 	defer func() {
-		SetObservedGeneration(d.Status.Conditions, d.Metadata.Generation, ConditionInSync, ConditionRefused, ConditionConflict, ConditionReadable)
+		SetObservedGeneration(d.Status.Conditions, d.Metadata.Generation, ConditionInSync, ConditionRefused, ConditionConflict, ConditionReadable, ConditionAlarm)
 	}()
 	if m == nil {
 		d.Status.Twin = nil
@@ -185,6 +185,7 @@ func (d *Device) follow(m *DeviceModel, outdated string, now time.Time) {
 	d.addDisallowed(*m, twin)
 	d.Status.Twin = twin
 	d.Status.Conditions = twinConditions(d.Status.Conditions, twin, outdated, now)
+	d.followAlarms(now)
 }
 
 // StatusAfter returns the status to be stored with d, whose spec replaces prev's. status is the stored one. prev is nil for a
@@ -194,7 +195,7 @@ func (d *Device) StatusAfter(prev *Device, status []byte, m *DeviceModel, now ti
 	next.Status = DeviceStatus{}
 	_ = json.Unmarshal(status, &next.Status) // written by the hub; what can't be read is replaced
 	if prev != nil && prev.Spec.NodeName != d.Spec.NodeName {
-		next.Status.State, next.Status.LastSeen, next.Status.Twin = Unknown, "", nil // the new node has not reported anything yet
+		next.Status.State, next.Status.LastSeen, next.Status.Twin, next.Status.Alarms = Unknown, "", nil, nil // the new node has not reported anything yet
 	}
 	next.FollowSpec(m, now)
 	if prev != nil && prev.Spec.NodeName == d.Spec.NodeName && prev.Spec.Protocol.Type == d.Spec.Protocol.Type && m != nil {
