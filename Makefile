@@ -15,6 +15,7 @@ STAGE := scripts/stage.sh
 # Nobody debugs the test binaries: without symbols each of them is linked in two thirds of the time.
 RERUN_FLAGS = $(if $(RERUN),--rerun-fails=1 --rerun-fails-max-failures=5 --rerun-fails-abort-on-data-race --rerun-fails-report .out/$1.flaky)
 TESTS = $(STAGE) $1 env $4 $(GOTESTSUM) --jsonfile .out/$1.json $(RERUN_FLAGS) --packages "$2" -- -ldflags='-s -w' $3
+PAGE := broker/daemon/page
 MQTTJS := test/interop/clients/mqttjs
 PEERS := test/interop/devices/node
 
@@ -97,6 +98,14 @@ bench: needs-bench build ## measure the bus beside its physical limits, into doc
 .PHONY: microbench
 microbench: ## run the packages' own benchmarks
 	@$(STAGE) microbench go test -run '^$$' -bench . -benchmem -benchtime $(BENCHTIME) -timeout 60m $(UNIT)
+
+.PHONY: page-dist
+page-dist: $(PAGE)/web/node_modules ## bundle the web page's sources anew (needs npm); the result is committed
+	@$(STAGE) page-dist sh -c '(cd $(PAGE)/web && npx tsc) && go run -C scripts/page . $(CURDIR)/$(PAGE)'
+
+$(PAGE)/web/node_modules: $(PAGE)/web/package-lock.json
+	@scripts/needs.sh npm=npm
+	@cd $(PAGE)/web && npm ci --no-audit --no-fund --silent && touch node_modules
 
 .PHONY: man
 man: build ## make man pages of what --help says, in .out/man (VERSION as for build): man -l .out/man/edgebus-twin-set.1

@@ -49,9 +49,6 @@ type Broker struct {
 	auth     *authenticator
 	acl      *accessControl
 	requests httpRequests
-	browsers browserSignIns
-	// pageListener is where connections come that an HTTP server has upgraded.
-	pageListener *listener
 
 	clients         clients
 	presence        presenceReports
@@ -89,8 +86,8 @@ func New(opts Options) (*Broker, error) {
 	if opts.Journal != nil {
 		b.store = newRecordStore(opts.Journal)
 	}
-	b.requests.log, b.browsers.now = sampledLogger(opts.Log), opts.Now
-	b.pageListener = &listener{Listener: Listener{Name: "http", WebSocket: true}, b: b, connects: newRateLimiter(opts.Limits.ConnectRate)}
+	b.requests.log, b.requests.browsers.now = sampledLogger(opts.Log), opts.Now
+	b.requests.upgraded = &listener{Listener: Listener{Name: "http", WebSocket: true}, b: b, connects: newRateLimiter(opts.Limits.ConnectRate)}
 	b.sys.b, b.sys.startedAt = b, opts.Now()
 	b.retained = newRetainedMessages(b.quotas.retained, opts.Now, b.store)
 	b.dispatcher = &messageDispatcher{

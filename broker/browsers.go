@@ -131,7 +131,7 @@ func (b *Broker) browserIdentity(r *http.Request) (id Identity, ok bool, err err
 	if err != nil {
 		return id, false, nil //nolint:nilerr // it has none
 	}
-	if found := b.browsers.find(cookie.Value); found != nil {
+	if found := b.requests.browsers.find(cookie.Value); found != nil {
 		if now := b.auth.current(found); now != nil {
 			return *now, true, nil
 		}
@@ -177,10 +177,10 @@ func (b *Broker) ServeSignIn(w http.ResponseWriter, r *http.Request) error {
 		return b.signInBrowser(w, r)
 	case http.MethodDelete:
 		if cookie, err := r.Cookie(cookieName(r)); err == nil {
-			if id := b.browsers.find(cookie.Value); id != nil {
+			if id := b.requests.browsers.find(cookie.Value); id != nil {
 				audit.NoteUser(r, id.User, roleNames(id))
 			}
-			b.browsers.signOut(cookie.Value)
+			b.requests.browsers.signOut(cookie.Value)
 		}
 		setCookie(w, r, "", time.Unix(1, 0))
 		w.WriteHeader(http.StatusNoContent)
@@ -226,7 +226,7 @@ func (b *Broker) signInBrowser(w http.ResponseWriter, r *http.Request) error {
 		return b.writeUser(w, r, id)
 	}
 	audit.NoteUser(r, id.User, roleNames(&id))
-	cookie, expires := b.browsers.add(id)
+	cookie, expires := b.requests.browsers.add(id)
 	setCookie(w, r, cookie, expires)
 	w.Header().Set("Content-Type", "application/json")
 	_ = json.NewEncoder(w).Encode(BrowserUser{User: id.User, Roles: id.Roles, Nodes: slices.Concat([]string{}, id.Nodes), Node: b.opts.Node, Browser: true})

@@ -217,3 +217,19 @@ func TestAPageOfARebindingNameIsNotAnonymous(t *testing.T) {
 	require.Nil(t, ws)
 	require.Equal(t, http.StatusUnauthorized, res.StatusCode)
 }
+
+func TestAPagesConnectionLivesByItsPings(t *testing.T) {
+	b := startBroker(t, func(o *Options) { o.Auth.Anonymous = []topics.Role{topics.RoleOperator} })
+	s := pageServer(t, b, false)
+	ws := dialPage(t, s, nil, s.URL)
+	require.NoError(t, ws.WriteMessage(websocket.BinaryMessage, encodePacket(t, connectPacket("page", keepAlive(1)), 5)))
+	_, _, err := ws.ReadMessage()
+	require.NoError(t, err)
+	for began := time.Now(); time.Since(began) < 2500*time.Millisecond; { // longer than a keep-alive and a half
+		require.NoError(t, ws.WriteMessage(websocket.BinaryMessage, []byte{0xc0, 0}))
+		_, answer, err := ws.ReadMessage()
+		require.NoError(t, err)
+		require.Equal(t, byte(0xd0), answer[0])
+		<-time.After(200 * time.Millisecond) // as a client pings
+	}
+}

@@ -481,10 +481,12 @@ func localAddr(r *http.Request) net.Addr {
 	return at
 }
 
-// httpRequests are the HTTP requests under way.
+// httpRequests are the HTTP requests under way, and who has signed in for more than one.
 type httpRequests struct {
-	running sync.Map       // *httpRequest
-	log     zerolog.Logger // for those that are refused, sampled apart
+	running  sync.Map       // *httpRequest
+	log      zerolog.Logger // for those that are refused, sampled apart
+	browsers browserSignIns
+	upgraded *listener // of connections that have begun as an HTTP request
 }
 
 // httpRequest is an HTTP request under way.

@@ -24,9 +24,10 @@ func (b *Broker) ServeWebSocket(w http.ResponseWriter, r *http.Request) error {
 		b.noteRefusal(r, err)
 		return err
 	}
-	l := b.pageListener
+	l := b.requests.upgraded
+	const buffer = 4 << 10 // of its own: that of the HTTP server would read past the metered socket
 	upgrader := websocket.Upgrader{
-		Subprotocols: []string{"mqtt", "mqttv3.1"}, CheckOrigin: func(r *http.Request) bool { return l.allowed(r, sameHost) }, HandshakeTimeout: b.opts.Limits.ConnectTimeout,
+		ReadBufferSize: buffer, WriteBufferSize: buffer, Subprotocols: []string{"mqtt", "mqttv3.1"}, CheckOrigin: func(r *http.Request) bool { return l.allowed(r, sameHost) }, HandshakeTimeout: b.opts.Limits.ConnectTimeout,
 	}
 	socket := &hijackedWriter{ResponseWriter: w}
 	ws, err := upgrader.Upgrade(socket, r, nil)

@@ -241,7 +241,7 @@ const pagePath = "/ui/"
 
 // isPublic reports whether a request is served without authentication, or by what authenticates it itself.
 func (s *server) isPublic(r *http.Request) bool {
-	page := s.Page != nil && (strings.HasPrefix(r.URL.Path, pagePath) || r.URL.Path == "/" && strings.Contains(r.Header.Get("Accept"), "text/html"))
+	page := s.Page.Handler != nil && (strings.HasPrefix(r.URL.Path, pagePath) || r.URL.Path == "/" && strings.Contains(r.Header.Get("Accept"), "text/html"))
 	return page || slices.Contains(publicPaths, r.URL.Path) || webhook.IsRequest(r)
 }
 

@@ -56,10 +56,8 @@ type Options struct {
 	Tokens func(w http.ResponseWriter, r *http.Request, id broker.Identity) error
 	// Blobs serves /blobs and what is below it, if not nil. The bodies of its requests are not bounded by MaxBody.
 	Blobs func(w http.ResponseWriter, r *http.Request, id broker.Identity) error
-	// Browsers are people who sign in with a browser: /session, and /mqtt for the page; nil: neither is served.
-	Browsers BrowserServer
-	// Page serves the web page, at /ui/; nil: there is none.
-	Page http.Handler
+	// Page is the web page, and what it needs beside the API.
+	Page PageOptions
 	// Call sends a command to a device on a user's behalf, and waits for its answer; nil: nobody can.
 	Call func(ctx context.Context, id broker.Identity, topic string, payload []byte, timeout time.Duration) (CommandAnswer, error)
 	// Login is served without authentication at /auth/oidc; nil: there is no provider.
@@ -82,6 +80,14 @@ type Options struct {
 	Bookmarks time.Duration
 	// Version is the hub's version, for /version.
 	Version string
+}
+
+// PageOptions are the web page.
+type PageOptions struct {
+	// Handler serves it, at /ui/; nil: there is none.
+	Handler http.Handler
+	// Browsers serves /session and /mqtt, for people with a browser; nil: neither is served.
+	Browsers BrowserServer
 }
 
 // BrowserServer serves what a browser needs beside the API. It authenticates by itself.
@@ -155,12 +161,12 @@ func (s *server) routes() http.Handler {
 	mux := http.NewServeMux()
 	alive := func(w http.ResponseWriter, _ *http.Request) { writeText(w, http.StatusOK, "ok\n") }
 	mux.HandleFunc("GET /{$}", s.index)
-	if s.Page != nil {
-		mux.Handle("GET "+pagePath, s.Page)
+	if s.Page.Handler != nil {
+		mux.Handle("GET "+pagePath, s.Page.Handler)
 	}
-	if s.Browsers != nil {
-		mux.Handle("/session", s.handle(s.Browsers.ServeSignIn))
-		mux.Handle("GET /mqtt", s.answerErrors(s.Browsers.ServeWebSocket))
+	if s.Page.Browsers != nil {
+		mux.Handle("/session", s.handle(s.Page.Browsers.ServeSignIn))
+		mux.Handle("GET /mqtt", s.answerErrors(s.Page.Browsers.ServeWebSocket))
 	}
 	mux.HandleFunc("GET /healthz", alive)
 	mux.HandleFunc("GET /livez", alive)
@@ -237,7 +243,7 @@ func writeText(w http.ResponseWriter, code int, text string) {
 
 // index serves the list of paths; to a browser it serves the page.
 func (s *server) index(w http.ResponseWriter, r *http.Request) {
-	if s.Page != nil && strings.Contains(r.Header.Get("Accept"), "text/html") {
+	if s.Page.Handler != nil && strings.Contains(r.Header.Get("Accept"), "text/html") {
 		http.Redirect(w, r, pagePath, http.StatusFound)
 		return
 	}

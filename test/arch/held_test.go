@@ -56,6 +56,7 @@ var boundedStructures = map[string]string{
 	"messageCommit.offers":            "one publish on its way",
 	"sendOptions.along":               "one publish on its way",
 	"extraChanges.changes":            "one publish on its way",
+	"browserSignIns.byCookie":         "a bounded number, of each user as well",
 	"loginThrottle.counted":           "a bounded number of names",
 	"loginThrottle.checking":          "passwords that are being checked",
 	"loginThrottle.right":             "a bounded number of names",
@@ -72,7 +73,7 @@ var boundedStructures = map[string]string{
 
 // unboundedStructures are structures, or fields of them, that hold settings, rights, numbers, or what is read at the start.
 var unboundedStructures = map[string]bool{
-	"Options": true, "Listener": true, "User": true, "Auth": true, "LinkQueueOptions": true, "LinkQueueStats": true, "Identity": true,
+	"Options": true, "Listener": true, "User": true, "Auth": true, "LinkQueueOptions": true, "LinkQueueStats": true, "Identity": true, "BrowserUser": true,
 	"accessControl": true, "reservedClients": true, "authenticator": true, "credentials": true, "Broker.listeners": true,
 	"metrics": true, "Report": true, "sysLoads": true, "propertyRule": true, "packetReader": true,
 	"journalLoad": true, "RecordLoader": true, "loadedSession": true, "Decoder": true,

@@ -39,16 +39,20 @@ type Index struct {
 func New(o Options) *Index {
 	x := &Index{opts: o, kinds: make(map[string]*kindIndex)}
 	for kind, fields := range indexedFields {
-		x.kinds[kind] = &kindIndex{kind: kind, fields: fields, entries: make(map[store.Key]*Entry), interned: make(map[string]string), loaded: make(chan struct{})}
+		x.kinds[kind] = &kindIndex{kind: kind, fields: fields, entries: make(map[store.Key]*Entry), interned: make(map[string]string), wanted: make(chan struct{}), loaded: make(chan struct{})}
 	}
 	return x
 }
 
-// Run follows the store until ctx ends.
+// Run follows the store from the first question on until ctx ends: a hub that nobody asks reads nothing for it.
 func (x *Index) Run(ctx context.Context) error {
 	var all sync.WaitGroup
 	for _, k := range x.kinds {
 		all.Go(func() {
+			select {
+			case <-k.wanted:
+			case <-ctx.Done():
+			}
 			for ctx.Err() == nil {
 				err := k.follow(ctx, x.opts)
 				if ctx.Err() == nil && !errors.Is(err, resource.Gone) {
@@ -72,6 +76,8 @@ func (x *Index) Has(kind string) bool { return x.kinds[kind] != nil }
 type kindIndex struct {
 	kind   string
 	fields []field
+	asked  sync.Once
+	wanted chan struct{} // closed by the first question
 	loaded chan struct{} // closed once the store's objects are in it
 
 	mu       sync.RWMutex
@@ -182,6 +188,7 @@ func (k *kindIndex) intern(text string) string {
 
 // catchUp waits until what the store has committed before is in the index.
 func (x *Index) catchUp(ctx context.Context, k *kindIndex) error {
+	k.asked.Do(func() { close(k.wanted) })
 	select {
 	case <-k.loaded:
 	case <-ctx.Done():

@@ -1,0 +1,70 @@
+// Plots of what a property was. A gap is a gap.
+import { useEffect, useRef, useState } from 'preact/hooks';
+import { Since } from './ui';
+
+// History is what GET …/history answers.
+export interface History { samples?: any[]; points?: any[]; values?: any[]; since?: string; from?: string; to?: string }
+
+export interface Sample { t: number; v: number | null; text?: string; min?: number; max?: number }
+
+// samplesOf reads samples as [time, value] or as objects.
+export function samplesOf(h?: History): Sample[] {
+  const list = h?.samples ?? h?.points ?? h?.values ?? [];
+  return list.map((s: any) => {
+    const time = Array.isArray(s) ? s[0] : (s.t ?? s.ts ?? s.time), value = Array.isArray(s) ? s[1] : (s.v ?? s.value ?? s.mean);
+    const v = value === null || value === undefined ? null : typeof value === 'boolean' ? Number(value) : value === 'true' || value === 'ON' ? 1 : value === 'false' || value === 'OFF' ? 0 : Number(value);
+    return { t: typeof time === 'number' ? time : Date.parse(time), v: Number.isNaN(v) ? null : v, text: value === null || value === undefined ? undefined : String(value), min: s.min, max: s.max };
+  }).filter((s: Sample) => !Number.isNaN(s.t));
+}
+
+export function Spark({ history }: { history?: History }) {
+  const list = samplesOf(history).filter((s) => s.v !== null) as { t: number; v: number }[];
+  if (list.length < 2) return <span class="dim">{history ? 'no values yet' : '–'}</span>;
+  const t0 = Date.now() - 86400e3, lo = Math.min(...list.map((s) => s.v)), hi = Math.max(...list.map((s) => s.v)), span = hi - lo || 1;
+  const d = list.map((s, i) => `${i && s.t - list[i - 1].t < 2 * 3600e3 ? 'L' : 'M'}${(((s.t - t0) / 86400e3) * 96).toFixed(1)} ${(22 - ((s.v - lo) / span) * 20).toFixed(1)}`).join('');
+  return <svg viewBox="0 0 96 24" width="96" height="24" role="img" aria-label={`from ${lo} to ${hi} in 24 hours`}><path d={d} fill="none" stroke="currentColor" stroke-width="1.5" vector-effect="non-scaling-stroke" /></svg>;
+}
+
+const spans: [string, number][] = [['1 h', 1], ['24 h', 24], ['7 d', 168]];
+
+export function Plot({ load, unit, name, live }: { load: (from: Date, to: Date, points: number) => Promise<History>; unit?: string; name: string; live?: { value: string; ts?: string } }) {
+  const box = useRef<HTMLDivElement>(null);
+  const [hours, setHours] = useState(24);
+  const [zoom, setZoom] = useState<[number, number]>();
+  const [state, setState] = useState<{ history?: History; error?: string; samples?: Sample[] }>({});
+  useEffect(() => {
+    let ended = false, plot: any;
+    const to = zoom ? new Date(zoom[1]) : new Date(), from = zoom ? new Date(zoom[0]) : new Date(to.getTime() - hours * 3600e3);
+    void (async () => {
+      let history: History;
+      try { history = await load(from, to, 600); } catch (e) { if (!ended) setState({ error: (e as Error).message }); return; }
+      const samples = samplesOf(history);
+      if (ended) return;
+      setState({ history, samples });
+      if (!samples.some((s) => s.v !== null) || !box.current) return;
+      const { default: uPlot } = await import('uplot');
+      if (ended || !box.current) return;
+      const css = getComputedStyle(box.current), ink = css.color, line = css.getPropertyValue('--line').trim() || ink;
+      const accent = css.getPropertyValue('--plot').trim() || ink;
+      box.current.replaceChildren();
+      const axis = { stroke: ink, grid: { stroke: line, width: 1 }, ticks: { stroke: line, width: 1 } };
+      plot = new uPlot({
+        width: box.current.clientWidth, height: 220, ms: 1, legend: { show: false }, cursor: { drag: { x: true, y: false, setScale: false } },
+        scales: { x: { min: from.getTime(), max: to.getTime(), time: true } } as any,
+        axes: [axis, { ...axis, size: 64, values: (_u: any, v: number[]) => v.map((n) => `${n}${unit ? ' ' + unit : ''}`) }] as any,
+        series: [{}, { stroke: accent, width: 2, paths: uPlot.paths.stepped!({ align: 1 }), points: { show: samples.length < 60, fill: accent }, spanGaps: false }] as any,
+        hooks: { setSelect: [(u: any) => { if (u.select.width > 4) setZoom([u.posToVal(u.select.left, 'x'), u.posToVal(u.select.left + u.select.width, 'x')]); }] },
+      }, [samples.map((s) => s.t), samples.map((s) => s.v)] as any, box.current);
+    })();
+    const fit = () => plot?.setSize({ width: box.current!.clientWidth, height: 220 });
+    addEventListener('resize', fit);
+    return () => { ended = true; removeEventListener('resize', fit); plot?.destroy(); };
+  }, [hours, zoom]);
+  const texts = state.samples?.filter((s) => s.v === null && s.text !== undefined) ?? [];
+  return <div class="plot"><div class="chips" role="group" aria-label="Time shown">{spans.map(([w, h]) => <button type="button" class="chip" aria-pressed={!zoom && hours === h} onClick={() => { setZoom(undefined); setHours(h); }}>{w}</button>)}
+    {zoom && <button type="button" class="chip" onClick={() => setZoom(undefined)}>Whole again</button>}
+    {state.history?.since && <span class="dim">data since {new Date(state.history.since).toLocaleString()}</span>}</div>
+    {state.error ? <p class="dim">No history of {name}: {state.error}</p> : state.samples && !state.samples.length ? <p class="dim">No values in this time{live?.ts && <>: the last is from <Since at={live.ts} /> ago</>}.</p> : null}
+    {texts.length > 0 && <ol class="texts">{texts.slice(-50).reverse().map((s) => <li><time>{new Date(s.t).toLocaleString()}</time> {s.text}</li>)}</ol>}
+    <div ref={box} role="img" aria-label={`${name} over time`} /></div>;
+}
