@@ -99,6 +99,17 @@ bench: needs-bench build ## measure the bus beside its physical limits, into doc
 microbench: ## run the packages' own benchmarks
 	@$(STAGE) microbench go test -run '^$$' -bench . -benchmem -benchtime $(BENCHTIME) -timeout 60m $(UNIT)
 
+.PHONY: page
+page: needs needs-page $(TOOLS)/gotestsum build ## try the web page in Chromium, light and dark, wide and narrow; and check that it is built of its sources
+	@$(MAKE) --no-print-directory page-dist
+	@git diff --exit-code --stat -- $(PAGE)/dist || { echo "the page isn't what its sources make: commit what make page-dist has made" >&2; exit 1; }
+	@test -z "$$(git status --porcelain -- $(PAGE)/dist)" || { git status --short -- $(PAGE)/dist; exit 1; }
+	@$(STAGE) page env -C test/page CGO_ENABLED=0 go test -trimpath -count=1 -timeout 10m .
+
+.PHONY: needs-page
+needs-page:
+	@scripts/needs.sh chromium=chromium npm=npm pgrep=procps
+
 .PHONY: page-dist
 page-dist: $(PAGE)/web/node_modules ## bundle the web page's sources anew (needs npm); the result is committed
 	@$(STAGE) page-dist sh -c '(cd $(PAGE)/web && npx tsc) && go run -C scripts/page . $(CURDIR)/$(PAGE)'

@@ -62,6 +62,28 @@ func startDemo(t *testing.T) *programs {
 	return p
 }
 
+// startHub starts a hub that has the user ann, and lets nobody else in.
+func startHub(t *testing.T, bin, hash string) *programs {
+	p := &programs{t: t, hub: freeAddress(t)}
+	dir := t.TempDir()
+	config := filepath.Join(dir, "hub.yaml")
+	require.NoError(t, os.WriteFile(config, []byte(fmt.Sprintf("mqtt: {listen: %s}\nhttp: {listen: %s}\ndata: {dir: %s}\nauth: {users: [{name: ann, passwordHash: '%s', role: operator, nodes: ['*']}]}\n",
+		freeAddress(t), p.hub, filepath.Join(dir, "data"), hash)), 0o600))
+	p.cmd = exec.Command(filepath.Join(bin, "cloudhub"), "--config", config)
+	var out bytes.Buffer
+	p.cmd.Stderr = &out
+	require.NoError(t, p.cmd.Start())
+	t.Cleanup(func() {
+		_ = p.cmd.Process.Signal(syscall.SIGTERM)
+		_ = p.cmd.Wait()
+		if t.Failed() {
+			t.Log(out.String())
+		}
+	})
+	require.Eventually(t, func() bool { _, ok := getText("http://" + p.hub + "/readyz"); return ok }, patience, 20*time.Millisecond)
+	return p
+}
+
 func getText(url string) (string, bool) {
 	res, err := http.Get(url)
 	if err != nil {

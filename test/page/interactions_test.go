@@ -1,0 +1,255 @@
+package page
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/chromedp/chromedp"
+	"github.com/chromedp/chromedp/kb"
+	"github.com/stretchr/testify/require"
+)
+
+// fill types a text into the field of a label, in place of what is there.
+func fill(t *testing.T, ctx context.Context, label, value string) {
+	t.Helper()
+	awaitTrue(t, ctx, fmt.Sprintf(`document.querySelector('[aria-label=%q]:not(:disabled)')`, label))
+	run(t, ctx, chromedp.Evaluate(fmt.Sprintf(`(e => { e.focus(); e.select(); })(document.querySelector('[aria-label=%q]'))`, label), nil), chromedp.KeyEvent(value+kb.Enter))
+}
+
+// click presses the button of a text.
+func click(t *testing.T, ctx context.Context, name string) {
+	t.Helper()
+	button := fmt.Sprintf(`[...document.querySelectorAll('button, a')].find(b => !b.disabled && (b.textContent.trim() === %[1]q || b.getAttribute('aria-label') === %[1]q))`, name)
+	awaitTrue(t, ctx, button)
+	run(t, ctx, chromedp.Evaluate(button+".click()", nil))
+}
+
+func rowShows(property, want string) string {
+	return fmt.Sprintf(`[...document.querySelectorAll('.properties tr')].some(r => r.querySelector('th')?.innerText.includes(%q) && r.innerText.includes(%q))`, property, want)
+}
+
+func (p *programs) send(t *testing.T, method, at, body string) {
+	t.Helper()
+	r, err := http.NewRequestWithContext(context.Background(), method, "http://"+p.hub+at, strings.NewReader(body))
+	require.NoError(t, err)
+	r.Header.Set("Content-Type", "application/json")
+	res, err := http.DefaultClient.Do(r)
+	require.NoError(t, err)
+	defer func() { _ = res.Body.Close() }()
+	var out bytes.Buffer
+	_, _ = out.ReadFrom(res.Body)
+	require.Less(t, res.StatusCode, 300, "%s %s: %s", method, at, out.String())
+}
+
+func (p *programs) publish(t *testing.T, broker, topic, payload string, more ...string) {
+	t.Helper()
+	_, port, _ := strings.Cut(broker, ":")
+	out, err := exec.Command("mosquitto_pub", append([]string{"-V", "5", "-q", "1", "-p", port, "-t", topic, "-m", payload}, more...)...).CombinedOutput()
+	require.NoError(t, err, "%s", out)
+}
+
+// kill kills a program of the demo, which starts it again.
+func (p *programs) kill(t *testing.T, name string) {
+	t.Helper()
+	out, err := exec.Command("pgrep", "-x", "-P", strconv.Itoa(p.cmd.Process.Pid), name).Output()
+	require.NoError(t, err)
+	pid, err := strconv.Atoi(strings.Fields(string(out))[0])
+	require.NoError(t, err)
+	require.NoError(t, syscall.Kill(pid, syscall.SIGKILL))
+}
+
+func TestAValueIsSetWaitsAndIsReportedAndARefusalSaysWhyInItsRow(t *testing.T) {
+	p, ctx := startDemo(t), startBrowser(t)
+	p.open(t, ctx, "/ui/devices/default/thermostat")
+	fill(t, ctx, "Set setpoint", "23.5")
+	awaitTrue(t, ctx, rowShows("setpoint", "in sync"))
+	awaitTrue(t, ctx, rowShows("setpoint", "23.5 °C"))
+	fill(t, ctx, "Set setpoint", "99")
+	awaitTrue(t, ctx, rowShows("setpoint", "35"))
+	awaitTrue(t, ctx, `document.querySelector('.control .why')?.innerText.includes('99')`)
+	takePicture(t, ctx, "refused", 1280, false)
+
+	// A value that was set elsewhere is there without a reload.
+	p.publish(t, p.hubMQTT, "v1/nodes/demo/devices/thermostat/desired/setpoint", "21")
+	awaitTrue(t, ctx, rowShows("setpoint", "21 °C"))
+
+	// A device that is away: the switch is hollow, and waits.
+	p.open(t, ctx, "/ui/devices/default/lamp")
+	click(t, ctx, "Set power")
+	awaitTrue(t, ctx, rowShows("power", "ON"))
+	awaitTrue(t, ctx, rowShows("power", "in sync"))
+
+	// A command, with its answer.
+	run(t, ctx, chromedp.SendKeys(`input[list=commands]`, "beep"))
+	run(t, ctx, chromedp.SendKeys(`form.inline label:nth-of-type(2) input`, "twice"))
+	click(t, ctx, "Send")
+	awaitText(t, ctx, "beep beep")
+}
+
+func TestAPageWhoseHubIsKilledSaysSinceWhenItIsNotLiveAndComesBackByItself(t *testing.T) {
+	p, ctx := startDemo(t), startBrowser(t)
+	p.open(t, ctx, "/ui/devices/default/lamp")
+	awaitTrue(t, ctx, `document.querySelector('[aria-label="Set power"]:not(:disabled)')`)
+	run(t, ctx, chromedp.Evaluate(`window.same = 1`, nil))
+	p.kill(t, "cloudhub")
+	awaitText(t, ctx, "Not live since")
+	awaitTrue(t, ctx, `document.querySelector('[aria-label="Set power"]').disabled && document.querySelector('.card.stale')`)
+	awaitTrue(t, ctx, `!document.body.innerText.includes('Not live since') && document.querySelector('[aria-label="Set power"]:not(:disabled)')`)
+	require.Eventually(t, func() bool {
+		_, ok := getText("http://" + p.hub + "/readyz")
+		return ok
+	}, patience, 50*time.Millisecond)
+	p.publish(t, p.coreMQTT, "v1/nodes/demo/devices/lamp/desired/brightness", "42")
+	awaitTrue(t, ctx, rowShows("brightness", "42"))
+	awaitTrue(t, ctx, `window.same === 1`)
+}
+
+func TestTwentyTabsStayLiveAndAFurtherRequestIsAnswered(t *testing.T) {
+	p, ctx := startDemo(t), startBrowser(t)
+	tabs := []context.Context{ctx}
+	for range 19 {
+		tabs = append(tabs, openTab(t, ctx))
+	}
+	for _, one := range tabs {
+		p.open(t, one, "/ui/devices/default/lamp")
+	}
+	p.publish(t, p.hubMQTT, "v1/nodes/demo/devices/lamp/desired/brightness", "37")
+	for _, one := range tabs {
+		awaitTrue(t, one, rowShows("brightness", "37"))
+	}
+	awaitTrue(t, ctx, `fetch('/session').then(r => r.ok)`)
+	p.open(t, openTab(t, ctx), "/ui/nodes")
+}
+
+func TestAFilterIsInTheAddressBackRestoresItAndASlashSearches(t *testing.T) {
+	p, ctx := startDemo(t), startBrowser(t)
+	p.open(t, ctx, "/ui/")
+	awaitText(t, ctx, "Needs you")
+	run(t, ctx, chromedp.Evaluate(`[...document.querySelectorAll('.count')].find(a => a.innerText.includes('online')).click()`, nil))
+	awaitTrue(t, ctx, `location.search === '?state=online' && document.body.innerText.includes('thermostat')`)
+	run(t, ctx, chromedp.Evaluate(`document.body.dispatchEvent(new KeyboardEvent('keydown', {key: '/', bubbles: true, cancelable: true}))`, nil))
+	awaitTrue(t, ctx, `document.activeElement.matches('[data-search]')`)
+	run(t, ctx, chromedp.KeyEvent("lam"))
+	awaitTrue(t, ctx, `document.body.innerText.includes('1 match') && !document.body.innerText.includes('thermostat')`)
+	click(t, ctx, "lamp")
+	awaitText(t, ctx, "brightness")
+	run(t, ctx, chromedp.NavigateBack())
+	awaitTrue(t, ctx, `location.search.includes('q=lam') && document.body.innerText.includes('1 match')`)
+}
+
+// payloads are texts that a page which shows them as anything but text would run.
+var payloads = []string{
+	`<img src=x onerror="window.hacked=1">`, `"><script>window.hacked=1</script>`, `<svg onload=window.hacked=1>`, `javascript:window.hacked=1`, `' onmouseover='window.hacked=1`,
+}
+
+func TestWhatOthersWriteIsShownAsText(t *testing.T) {
+	p, ctx := startDemo(t), startBrowser(t)
+	quote := func(s string) string { raw, _ := json.Marshal(s); return string(raw) }
+	for i, payload := range payloads {
+		q, name := quote(payload), fmt.Sprint("x", i)
+		p.send(t, "POST", "/apis/edgebus.io/v1alpha1/namespaces/default/devicemodels", fmt.Sprintf(`{"apiVersion":"edgebus.io/v1alpha1","kind":"DeviceModel","metadata":{"name":%q},"spec":{"properties":[
+			{"name":"text","title":%[2]s,"description":%[2]s,"unit":%[3]s,"type":"string","accessMode":"ReadWrite"},
+			{"name":"choice","type":"string","accessMode":"ReadWrite","enum":[%[2]s,"other","third"]}]}}`, name, q, quote(payload[:min(16, len(payload))])))
+		p.send(t, "POST", "/apis/edgebus.io/v1alpha1/namespaces/default/devices", fmt.Sprintf(`{"apiVersion":"edgebus.io/v1alpha1","kind":"Device","metadata":{"name":%q,"annotations":{"note":%[2]s}},
+			"spec":{"title":%[2]s,"deviceModelRef":{"name":%[1]q},"nodeName":"demo","protocol":{"type":"none","config":{"address":%[2]s}},"desired":{"text":%[2]s}}}`, name, q))
+		require.Eventually(t, func() bool { // until the node knows the device
+			_, port, _ := strings.Cut(p.coreMQTT, ":")
+			return exec.Command("mosquitto_pub", "-V", "5", "-q", "1", "-p", port, "-t", "v1/nodes/demo/devices/"+name+"/reported/text", "-m", payload).Run() == nil
+		}, patience, 50*time.Millisecond)
+		p.publish(t, p.coreMQTT, "v1/nodes/demo/devices/"+name+"/refused/choice", fmt.Sprintf(`{"for":1,"code":"Bad","message":%s}`, q))
+		p.publish(t, p.hubMQTT, "plain/"+strings.NewReplacer("/", "|", "+", "").Replace(payload), payload, "-r")
+	}
+	for i, payload := range payloads {
+		p.open(t, ctx, fmt.Sprintf("/ui/devices/default/x%d", i))
+		awaitText(t, ctx, payload)
+		awaitTrue(t, ctx, `document.querySelectorAll('.properties td b')[0]?.innerText.length > 5`)
+	}
+	for _, s := range hubScreens {
+		p.open(t, ctx, s.at)
+		awaitText(t, ctx, s.shows)
+	}
+	p.open(t, ctx, "/ui/devices?q="+"%3Cimg+src%3Dx+onerror%3Dwindow.hacked%3D1%3E&label=a%3D%3Cscript%3E")
+	p.open(t, ctx, "/ui/devices")
+	awaitText(t, ctx, payloads[0])
+	p.open(t, ctx, "/ui/topics")
+	awaitTrue(t, ctx, `document.querySelector('.filters select')`)
+	run(t, ctx, chromedp.Evaluate(`(s => { s.value = ''; s.dispatchEvent(new Event('change', {bubbles: true})); })(document.querySelector('.filters select'))`, nil))
+	awaitText(t, ctx, "plain")
+	click(t, ctx, "Open plain")
+	awaitText(t, ctx, payloads[2])
+	for _, at := range []string{"/ui/devices/default/%3Cimg%20src%3Dx%20onerror%3Dwindow.hacked%3D1%3E", "/ui/nodes/%3Cscript%3Ewindow.hacked%3D1%3C%2Fscript%3E"} {
+		p.open(t, ctx, at)
+		awaitTrue(t, ctx, `document.querySelector('[role=alert]')`)
+	}
+	awaitTrue(t, ctx, `window.hacked === undefined`)
+}
+
+func TestNoSiteFramesThePageOrWritesThroughIt(t *testing.T) {
+	p, ctx := startDemo(t), startBrowser(t)
+	// Another origin of the same host, as a page of another program has it.
+	run(t, ctx, chromedp.Navigate("http://"+p.core+"/ui/"))
+	awaitText(t, ctx, "Link")
+	for name, attempt := range map[string]string{
+		"write":     fmt.Sprintf(`fetch('http://%s/apis/edgebus.io/v1alpha1/namespaces/default/devices/lamp', {method: 'DELETE', mode: 'no-cors'}).then(() => 'sent', () => 'refused')`, p.hub),
+		"websocket": fmt.Sprintf(`new Promise(d => { const s = new WebSocket('ws://%s/mqtt', 'mqtt'); s.onopen = () => d('open'); s.onerror = () => d('refused'); })`, p.hub),
+	} {
+		var got string
+		_ = chromedp.Run(ctx, chromedp.Evaluate(attempt, &got, awaitPromise))
+		require.NotEqual(t, "open", got, name)
+	}
+	r, err := http.NewRequestWithContext(context.Background(), http.MethodDelete, "http://"+p.hub+"/apis/edgebus.io/v1alpha1/namespaces/default/devices/lamp", nil)
+	require.NoError(t, err)
+	r.Header.Set("Origin", "http://evil.example")
+	r.Header.Set("Sec-Fetch-Site", "cross-site")
+	res, err := http.DefaultClient.Do(r)
+	require.NoError(t, err)
+	_ = res.Body.Close()
+	require.Equal(t, http.StatusForbidden, res.StatusCode)
+	_, there := getText("http://" + p.hub + "/apis/edgebus.io/v1alpha1/namespaces/default/devices/lamp")
+	require.True(t, there)
+	// A name that was made to resolve to this host isn't this host.
+	r, err = http.NewRequestWithContext(context.Background(), http.MethodGet, "http://"+p.hub+"/session", nil)
+	require.NoError(t, err)
+	r.Host = "evil.example"
+	res, err = http.DefaultClient.Do(r)
+	require.NoError(t, err)
+	_ = res.Body.Close()
+	require.Equal(t, http.StatusUnauthorized, res.StatusCode)
+	res, err = http.Get("http://" + p.hub + "/ui/")
+	require.NoError(t, err)
+	_ = res.Body.Close()
+	require.Contains(t, res.Header.Get("Content-Security-Policy"), "frame-ancestors 'none'")
+}
+
+func TestOneSignsInWithAFormThatLeadsBackAndSignsOut(t *testing.T) {
+	bin, err := filepath.Abs("../../bin")
+	require.NoError(t, err)
+	hash := exec.Command(filepath.Join(bin, "edgebus"), "passwd")
+	hash.Stdin = strings.NewReader("correct horse\n")
+	out, err := hash.CombinedOutput()
+	require.NoError(t, err, "%s", out)
+	p := startHub(t, bin, strings.TrimSpace(string(out)))
+	ctx := startBrowser(t)
+	p.open(t, ctx, "/ui/nodes?state=offline")
+	awaitText(t, ctx, "Sign in")
+	run(t, ctx, chromedp.SendKeys(`input[autocomplete=username]`, "ann"), chromedp.SendKeys(`input[type=password]`, "wrong"+kb.Enter))
+	awaitTrue(t, ctx, `document.querySelector('[role=alert]')`)
+	run(t, ctx, chromedp.Evaluate(`document.querySelector('input[type=password]').select()`, nil), chromedp.SendKeys(`input[type=password]`, "correct horse"+kb.Enter))
+	awaitTrue(t, ctx, `location.pathname + location.search === '/ui/nodes?state=offline' && document.body.innerText.includes('ann · operator')`)
+	awaitTrue(t, ctx, `document.cookie === ''`)
+	takePicture(t, ctx, "signed-in", 1280, false)
+	click(t, ctx, "Sign out")
+	awaitText(t, ctx, "Password")
+	takePicture(t, ctx, "sign-in", 390, true)
+	awaitTrue(t, ctx, `fetch('/apis/edgebus.io/v1alpha1/nodes').then(r => r.status === 401)`)
+}
