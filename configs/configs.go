@@ -237,6 +237,13 @@ type BACnet struct {
 	Timeout   time.Duration `yaml:"timeout" min:"1"`
 }
 
+// OPCUA holds the settings of the opcua driver.
+type OPCUA struct {
+	DataDir        string        `yaml:"dataDir"`
+	CredentialsDir string        `yaml:"credentialsDir"`
+	Timeout        time.Duration `yaml:"timeout" min:"1"`
+}
+
 // MapperMQTT holds the settings of the mqtt driver.
 type MapperMQTT struct {
 	Timeout time.Duration `yaml:"timeout" min:"1"`

@@ -39,6 +39,7 @@
 //	modbus      Modbus over TCP and on serial lines
 //	mqtt        devices that speak MQTT themselves
 //	bacnet      BACnet/IP
+//	opcua       OPC UA
 //	examples    a mapper in shell, without this package
 //
 // # Where to add

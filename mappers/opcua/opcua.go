@@ -1,0 +1,361 @@
+package opcua
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/edgebus/edgebus/mappers"
+	"github.com/edgebus/edgebus/mappers/opcua/wire"
+)
+
+// Options configure the driver.
+type Options struct {
+	// DataDir has this mapper's key and certificate, CredentialsDir a file for each user and password that Devices name.
+	DataDir, CredentialsDir string
+	// Timeout is how long a server may take to answer where the Device doesn't say.
+	Timeout time.Duration
+}
+
+// Driver makes sessions.
+type Driver struct{ o Options }
+
+// New makes a driver.
+func New(o Options) *Driver { return &Driver{o} }
+
+// Protocols implements mappers.Driver.
+func (d *Driver) Protocols() []string { return []string{"opcua"} }
+
+// Open implements mappers.Driver. It doesn't connect.
+func (d *Driver) Open(_ context.Context, dev mappers.Device) (mappers.Session, error) {
+	c, err := parseDevice(dev, d.o)
+	if err != nil {
+		return nil, err
+	}
+	if c.options.Policy != wire.PolicyNone || c.credentials != "" {
+		if c.options.Identity, err = loadIdentity(d.o.DataDir); err != nil && c.options.Policy != "" && c.options.Policy != wire.PolicyNone {
+			return nil, err
+		}
+	}
+	if c.credentials != "" {
+		if c.options.User, c.options.Password, err = readCredentials(d.o.CredentialsDir, c.credentials); err != nil {
+			return nil, mappers.BadConfig(protocolPath+"credentials", "%v", err)
+		}
+	}
+	return &session{device: dev, config: c, dialing: make(chan struct{}, 1)}, nil
+}
+
+// session is an open device. Its connection is made when it is needed, and again when it was lost.
+type session struct {
+	device  mappers.Device
+	config  deviceConfig
+	dialing chan struct{} // held while the connection is made
+
+	mu     sync.Mutex
+	conn   *connection
+	most   int // nodes in one request, as learnt; 0: as configured
+	learnt time.Time
+	closed bool
+}
+
+// connection is a session with the server, with what was found out in it.
+type connection struct {
+	*wire.Session
+	nodes map[*field]wire.NodeID
+
+	mu    sync.Mutex
+	kinds map[*field]valueKind
+}
+
+// valueKind is as what a property is written.
+type valueKind struct {
+	kind  wire.Kind
+	array bool
+}
+
+const (
+	defaultMost = 500
+	doubtAfter  = 24 * time.Hour
+)
+
+var errClosed = errors.New("the device was closed")
+
+// Close implements mappers.Session.
+func (s *session) Close() error {
+	s.mu.Lock()
+	conn := s.conn
+	s.conn, s.closed = nil, true
+	s.mu.Unlock()
+	if conn != nil {
+		return conn.Close()
+	}
+	return nil
+}
+
+// Reconnect implements mappers.Reconnector.
+func (s *session) Reconnect() {
+	s.mu.Lock()
+	conn := s.conn
+	s.conn = nil
+	s.mu.Unlock()
+	if conn != nil {
+		_ = conn.Close()
+	}
+}
+
+// Timeout implements mappers.Timeouter.
+func (s *session) Timeout() time.Duration { return s.config.timeout }
+
+// connect gives the connection, which it makes if there is none. An error is of a request that was not sent.
+func (s *session) connect(ctx context.Context) (*connection, error) {
+	select {
+	case s.dialing <- struct{}{}:
+		defer func() { <-s.dialing }()
+	case <-ctx.Done():
+		return nil, mappers.NotSent(ctx.Err())
+	}
+	s.mu.Lock()
+	conn := s.conn
+	s.mu.Unlock()
+	if conn != nil {
+		select {
+		case <-conn.Done():
+		default:
+			return conn, nil
+		}
+	}
+	dialed, err := wire.Dial(ctx, s.config.options)
+	if err != nil {
+		return nil, mappers.NotSent(fmt.Errorf("%s: %w", s.config.options.URL, err))
+	}
+	conn = &connection{Session: dialed, nodes: map[*field]wire.NodeID{}, kinds: map[*field]valueKind{}}
+	if err := conn.resolve(ctx, s.config.order, s.device.Tell); err != nil {
+		_ = conn.Close()
+		return nil, mappers.NotSent(err)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		_ = conn.Close()
+		return nil, errClosed
+	}
+	s.conn = conn
+	return conn, nil
+}
+
+// namespaceArray is the server's list of namespaces.
+var namespaceArray = wire.NumericID(0, 2255)
+
+// resolve finds the numbers of the namespaces that nodes name. A namespace that the server doesn't have leaves its nodes out.
+func (c *connection) resolve(ctx context.Context, fields []*field, tell func(code, message string)) error {
+	values, err := c.Read(ctx, []wire.ReadRequest{{Node: namespaceArray, Attribute: wire.AttributeValue}})
+	if err != nil {
+		return err
+	}
+	list := values[0].Value.Values
+	numbered := ""
+	for _, f := range fields {
+		node := f.node
+		if f.namespace == "" {
+			if node.Namespace > 1 && int(node.Namespace) < len(list) {
+				uri, _ := list[node.Namespace].(string)
+				numbered = fmt.Sprintf("ns=%d may be another namespace after an update of the server: write node as %s", node.Namespace, node.InNamespace(uri))
+			}
+			c.nodes[f] = node
+			continue
+		}
+		if i := slices.IndexFunc(list, func(x any) bool { return x == any(f.namespace) }); i >= 0 {
+			node.Namespace = uint16(i)
+			c.nodes[f] = node
+		}
+	}
+	tell("Namespaces", numbered)
+	return nil
+}
+
+// serverTime is a node that each server has.
+var serverTime = wire.NumericID(0, 2258)
+
+// Ping implements mappers.Pinger.
+func (s *session) Ping(ctx context.Context) error {
+	c, err := s.connect(ctx)
+	if err != nil {
+		return err
+	}
+	_, err = c.Read(ctx, []wire.ReadRequest{{Node: serverTime, Attribute: wire.AttributeValue}})
+	return err
+}
+
+// limit is how many nodes fit into a request.
+func (s *session) limit() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case s.config.most > 0:
+		return s.config.most
+	case s.most > 0 && time.Since(s.learnt) < doubtAfter:
+		return s.most
+	}
+	return defaultMost
+}
+
+// Group implements mappers.Grouper.
+func (s *session) Group(properties []string) [][]string {
+	return slices.Collect(slices.Chunk(properties, s.limit()))
+}
+
+// ReadBatch implements mappers.BatchReader.
+func (s *session) ReadBatch(ctx context.Context, properties []string) (map[string]mappers.Reading, error) {
+	c, err := s.connect(ctx)
+	if err != nil {
+		return nil, err
+	}
+	got := make(map[string]mappers.Reading, len(properties))
+	var fields []*field
+	for _, name := range properties {
+		if f, err := s.field(c, name); err != nil {
+			got[name] = mappers.Reading{Err: err}
+		} else {
+			fields = append(fields, f)
+		}
+	}
+	return got, s.read(ctx, c, fields, got)
+}
+
+// field finds a property that the server has.
+func (s *session) field(c *connection, name string) (*field, error) {
+	f := s.config.fields[name]
+	if f == nil {
+		return nil, mappers.Refuse(mappers.NotReachable, "the model has no opcua visitor for %s", name)
+	}
+	if _, ok := c.nodes[f]; !ok {
+		return nil, mappers.Refuse(mappers.NotReachable, "the server has no namespace %s", f.namespace)
+	}
+	return f, nil
+}
+
+func (s *session) read(ctx context.Context, c *connection, fields []*field, got map[string]mappers.Reading) error {
+	if len(fields) == 0 {
+		return nil
+	}
+	requests := make([]wire.ReadRequest, len(fields))
+	for i, f := range fields {
+		requests[i] = wire.ReadRequest{Node: c.nodes[f], Attribute: wire.AttributeValue, Range: f.index}
+	}
+	values, err := c.Read(ctx, requests)
+	if (errors.Is(err, wire.BadTooManyOperations) || errors.Is(err, wire.BadEncodingLimitsExceeded)) && len(fields) > 1 {
+		half := (len(fields) + 1) / 2
+		s.mu.Lock()
+		s.most, s.learnt = half, time.Now()
+		s.mu.Unlock()
+		s.device.Tell("MaxNodes", fmt.Sprintf("reads at most %d nodes at once: set maxNodes", half))
+		if err := s.read(ctx, c, fields[:half], got); err != nil {
+			return err
+		}
+		return s.read(ctx, c, fields[half:], got)
+	}
+	if err != nil {
+		return err
+	}
+	silent := 0
+	for i, f := range fields {
+		got[f.name] = f.reading(values[i])
+		c.learnKind(f, values[i].Value)
+		if saysNothing(values[i].Status) {
+			silent++
+		}
+	}
+	if silent == len(fields) { // the server answers, and not the device
+		return mappers.NotTheDevice(errors.New(got[fields[0].name].Err.Error()))
+	}
+	return nil
+}
+
+func (c *connection) learnKind(f *field, v wire.Value) {
+	if v.Kind == wire.KindNull || v.Kind == wire.KindStructure {
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.kinds[f] = valueKind{v.Kind, v.Array && (f.index == "" || len(v.Values) != 1)}
+}
+
+// kindOf is as what a property is written: as it was read, or as its data type says.
+func (c *connection) kindOf(ctx context.Context, f *field) (valueKind, error) {
+	c.mu.Lock()
+	k, ok := c.kinds[f]
+	c.mu.Unlock()
+	if ok {
+		return k, nil
+	}
+	values, err := c.Read(ctx, []wire.ReadRequest{
+		{Node: c.nodes[f], Attribute: wire.AttributeValue, Range: f.index}, {Node: c.nodes[f], Attribute: wire.AttributeDataType},
+	})
+	if err != nil {
+		return k, err
+	}
+	c.learnKind(f, values[0].Value)
+	if v := values[0].Value; v.Kind != wire.KindNull {
+		return valueKind{v.Kind, v.Array && f.index == ""}, nil
+	}
+	if list := values[1].Value.Values; len(list) == 1 {
+		if id, ok := list[0].(wire.NodeID); ok && wire.BuiltIn(id) != wire.KindNull {
+			return valueKind{wire.BuiltIn(id), f.spec.Type == mappers.Array}, nil
+		}
+	}
+	return k, mappers.Refuse(mappers.NotReachable, "%s: the server doesn't say as what it is written", f.node)
+}
+
+// Write implements mappers.Writer.
+func (s *session) Write(ctx context.Context, property, value string) error {
+	c, err := s.connect(ctx)
+	if err != nil {
+		return err
+	}
+	f, err := s.field(c, property)
+	if err != nil {
+		return err
+	}
+	k, err := c.kindOf(ctx, f)
+	if err != nil {
+		return err
+	}
+	v, err := encode(value, k.kind, k.array)
+	if err != nil {
+		return err
+	}
+	if f.index != "" && !v.Array { // a part of an array is an array
+		v.Array = true
+	}
+	err = c.Write(ctx, c.nodes[f], f.index, v)
+	var status wire.Status
+	if errors.As(err, &status) {
+		return f.writeRefusal(value, status)
+	}
+	return err
+}
+
+// Nearest implements mappers.Rounder: a Float has 24 bits.
+func (s *session) Nearest(property, value string) (string, error) {
+	f := s.config.fields[property]
+	s.mu.Lock()
+	conn := s.conn
+	s.mu.Unlock()
+	if f == nil || conn == nil {
+		return value, nil
+	}
+	conn.mu.Lock()
+	k, ok := conn.kinds[f]
+	conn.mu.Unlock()
+	if !ok || k.array {
+		return value, nil
+	}
+	v, err := encode(value, k.kind, false)
+	if err != nil {
+		return "", err
+	}
+	return f.text(k.kind, v.Values[0])
+}

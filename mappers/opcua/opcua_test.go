@@ -1,0 +1,248 @@
+package opcua
+
+import (
+	"bytes"
+	"context"
+	"net"
+	"os"
+	"path/filepath"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/gopcua/opcua/id"
+	"github.com/gopcua/opcua/server"
+	"github.com/gopcua/opcua/server/attrs"
+	"github.com/gopcua/opcua/ua"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/edgebus/edgebus/mappers"
+	"github.com/edgebus/edgebus/mappers/drivertest"
+	"github.com/edgebus/edgebus/mappers/opcua/wire"
+)
+
+// pressServer is a server of gopcua's behind a listener that can be closed: its own Close races with what it accepts.
+type pressServer struct {
+	url   string
+	proxy *cutProxy
+}
+
+func newPress(t *testing.T) *pressServer {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	port := l.Addr().(*net.TCPAddr).Port
+	require.NoError(t, l.Close())
+	p := newCutProxy(t, l.Addr().String())
+	_, proxyPort, err := net.SplitHostPort(p.addr)
+	require.NoError(t, err)
+	seen, err := strconv.Atoi(proxyPort)
+	require.NoError(t, err)
+	s := server.New(server.EndPoint("127.0.0.1", port), server.EndPoint("127.0.0.1", seen), server.EnableSecurity("None", ua.MessageSecurityModeNone), server.EnableAuthMode(ua.UserTokenTypeAnonymous))
+	ns := server.NewNodeNameSpace(s, "http://test/press")
+	top, err := s.Namespace(0)
+	require.NoError(t, err)
+	top.Objects().AddRef(ns.Objects(), id.HasComponent, true)
+	for name, value := range map[string]any{"temperature": 21.5, "setpoint": float32(20), "on": true, "count": int32(7), "serial": "A-17"} {
+		n := ns.AddNewVariableStringNode(name, value)
+		if name == "temperature" || name == "serial" {
+			require.NoError(t, n.SetAttribute(ua.AttributeIDAccessLevel, server.DataValueFromValue(byte(ua.AccessLevelTypeCurrentRead))))
+		}
+		n.SetBrowseName(name)
+		require.NoError(t, n.SetAttribute(ua.AttributeIDDisplayName, server.DataValueFromValue(attrs.DisplayName(name, "en"))))
+		ns.Objects().AddRef(n, id.HasComponent, true)
+	}
+	require.NoError(t, s.Start(context.Background()))
+	return &pressServer{url: "opc.tcp://" + p.addr, proxy: p}
+}
+
+// cutProxy passes connections on until it is stopped, and after it was started again.
+type cutProxy struct {
+	t            *testing.T
+	addr, target string
+	stop         func()
+}
+
+func newCutProxy(t *testing.T, target string) *cutProxy {
+	p := &cutProxy{t: t, addr: "127.0.0.1:0", target: target}
+	p.Start()
+	t.Cleanup(func() { p.stop() })
+	return p
+}
+
+func (p *cutProxy) Start() {
+	l, err := net.Listen("tcp", p.addr)
+	require.NoError(p.t, err)
+	p.addr = l.Addr().String()
+	ctx, cancel := context.WithCancel(context.Background())
+	p.stop = func() { cancel(); _ = l.Close() }
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			up, err := net.Dial("tcp", p.target)
+			if err != nil {
+				_ = c.Close()
+				continue
+			}
+			context.AfterFunc(ctx, func() { _ = c.Close(); _ = up.Close() })
+			go func() { _, _ = up.(*net.TCPConn).ReadFrom(c); _ = up.Close() }()
+			go func() { _, _ = c.(*net.TCPConn).ReadFrom(up); _ = c.Close() }()
+		}
+	}()
+}
+
+func newProperty(name string, typ mappers.Type, writable bool, node string) mappers.Property {
+	return mappers.Property{Name: name, Type: typ, Writable: writable, Visited: true, Collect: time.Second, Config: map[string]string{"node": node}}
+}
+
+func (p *pressServer) device() mappers.Device {
+	low, high := 10.0, 90.0
+	set := newProperty("setpoint", mappers.Float, true, "nsu=http://test/press;s=setpoint")
+	set.Minimum, set.Maximum = &low, &high
+	return mappers.Device{Node: "n", Name: "press", Config: map[string]string{"endpoint": p.url}, Properties: []mappers.Property{
+		newProperty("temperature", mappers.Double, false, "ns=1;s=temperature"), set,
+		newProperty("on", mappers.Boolean, true, "nsu=http://test/press;s=on"), newProperty("count", mappers.Int, true, "ns=1;s=count"),
+		newProperty("serial", mappers.String, false, "ns=1;s=serial"),
+	}}
+}
+
+func newDriver(t *testing.T) *Driver {
+	return New(Options{DataDir: filepath.Join(t.TempDir(), "data"), CredentialsDir: t.TempDir(), Timeout: 2 * time.Second})
+}
+
+func openPress(t *testing.T, d mappers.Device) *session {
+	t.Helper()
+	opened, err := newDriver(t).Open(t.Context(), d)
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = opened.Close() })
+	return opened.(*session)
+}
+
+func TestDriver(t *testing.T) {
+	p := newPress(t) // one for all: gopcua's can't be ended
+	drivertest.Run(t, func(t *testing.T) drivertest.Rig {
+		change := func(key, value string) mappers.Device {
+			d := p.device()
+			d.Config = map[string]string{"endpoint": p.url, key: value}
+			return d
+		}
+		noNode := p.device()
+		noNode.Properties = []mappers.Property{newProperty("temperature", mappers.Double, false, "temperature")}
+		another := p.device()
+		another.Name = "second"
+		return drivertest.Rig{
+			Driver: newDriver(t), Device: p.device(), Another: &another,
+			Broken: map[string]mappers.Device{
+				protocolPath + "endpoint": change("endpoint", "http://x"), protocolPath + "securityPolicy": change("securityPolicy", "Basic128Rsa15"),
+				protocolPath + "securityMode": change("securityMode", "maybe"), protocolPath + "credentials": change("credentials", "../passwd"),
+				protocolPath + "fingerprint": change("fingerprint", "12"), protocolPath + "colour": change("colour", "red"),
+				"visitor temperature: config.node": noNode,
+			},
+			Stop: p.proxy.stop, Start: p.proxy.Start,
+		}
+	})
+}
+
+func TestValuesHaveThePropertysType(t *testing.T) {
+	p := newPress(t)
+	d := p.device()
+	d.Properties = append(d.Properties, newProperty("none", mappers.Double, false, "ns=1;s=none"), newProperty("nowhere", mappers.Double, false, "nsu=http://elsewhere;s=x"))
+	s := openPress(t, d)
+	got, err := s.ReadBatch(t.Context(), []string{"temperature", "setpoint", "on", "count", "serial", "none", "nowhere"})
+	require.NoError(t, err)
+	for name, want := range map[string]string{"temperature": "21.5", "setpoint": "20", "on": "true", "count": "7", "serial": "A-17"} {
+		require.NoError(t, got[name].Err, name)
+		assert.Equal(t, want, got[name].Value, name)
+	}
+	require.ErrorContains(t, got["none"].Err, "BadNodeIdUnknown")
+	require.ErrorContains(t, got["nowhere"].Err, "no namespace http://elsewhere")
+	near, err := s.Nearest("setpoint", "20.123456789")
+	require.NoError(t, err)
+	assert.Equal(t, "20.123457", near)
+}
+
+func TestChangesAreToldBySubscription(t *testing.T) {
+	s := openPress(t, newPress(t).device())
+	told := make(chan string, 100)
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- s.Push(ctx, func(name, value string) { told <- name + "=" + value }) }()
+	await := func(want string) {
+		t.Helper()
+		require.Eventually(t, func() bool {
+			select {
+			case got := <-told:
+				return got == want
+			default:
+				return false
+			}
+		}, 10*time.Second, 2*time.Millisecond, want)
+	}
+	await("count=7")
+	require.NoError(t, s.Write(t.Context(), "count", "8"))
+	await("count=8")
+	stop()
+	require.NoError(t, <-ended)
+}
+
+func TestAValueThatIsNotOfTheNodesTypeIsRefused(t *testing.T) {
+	for _, c := range []struct {
+		text string
+		kind wire.Kind
+		want any
+	}{
+		{"21.0", wire.KindInt16, int64(21)},
+		{"21.5", wire.KindInt16, nil},
+		{"40000", wire.KindInt16, nil},
+		{"-1", wire.KindByte, nil},
+		{"255", wire.KindByte, uint64(255)},
+		{"true", wire.KindBoolean, true},
+		{"maybe", wire.KindBoolean, nil},
+		{"NaN", wire.KindDouble, nil},
+		{"1e39", wire.KindFloat, nil},
+		{"x", wire.KindString, "x"},
+		{"AQI=", wire.KindByteString, []byte{1, 2}},
+		{"2026-11-27T12:00:00Z", wire.KindDateTime, time.Date(2026, 11, 27, 12, 0, 0, 0, time.UTC)},
+		{"x", wire.KindStructure, nil},
+	} {
+		v, err := encode(c.text, c.kind, false)
+		if c.want == nil {
+			assert.Error(t, err, "%s as %s", c.text, c.kind)
+			continue
+		}
+		require.NoError(t, err)
+		assert.Equal(t, []any{c.want}, v.Values, "%s as %s", c.text, c.kind)
+	}
+	v, err := encode(`[1,"2"]`, wire.KindInt32, true)
+	require.NoError(t, err)
+	assert.Equal(t, []any{int64(1), int64(2)}, v.Values)
+}
+
+func TestTheMappersCertificateStays(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "new")
+	first, err := loadIdentity(dir)
+	require.NoError(t, err)
+	second, err := loadIdentity(dir)
+	require.NoError(t, err)
+	assert.Equal(t, first.Cert, second.Cert)
+	info, err := os.Stat(filepath.Join(dir, keyFile))
+	require.NoError(t, err)
+	assert.Equal(t, os.FileMode(0o600), info.Mode().Perm())
+	var out, problems bytes.Buffer
+	require.Zero(t, Main([]string{"certificate", "--data-dir", dir}, &out, &problems), problems.String())
+	assert.Contains(t, out.String(), wire.Fingerprint(first.Cert))
+}
+
+func TestCredentialsAreAFileOfTheMappersHost(t *testing.T) {
+	dir := t.TempDir()
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "press"), []byte("operator\nse cret\n"), 0o600))
+	user, password, err := readCredentials(dir, "press")
+	require.NoError(t, err)
+	assert.Equal(t, []string{"operator", "se cret"}, []string{user, password})
+	_, _, err = readCredentials(dir, "other")
+	require.Error(t, err)
+}
