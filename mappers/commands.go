@@ -106,11 +106,20 @@ func (w *worker) execute(ctx context.Context, d *device, c command) error {
 		w.m.answer(c, topics.CodeExpired, nil, fmt.Errorf("not executed: %s was busy until the command's deadline", d.key))
 		return nil
 	}
+	payload := c.msg.Payload
+	if p, visited := d.session.device.Command(c.name); visited && i < 0 && len(p.Words) > 0 {
+		text, err := p.written(string(payload))
+		if err != nil {
+			w.m.answer(c, topics.CodeRefused, nil, err)
+			return nil
+		}
+		payload = []byte(text)
+	}
 	var result []byte
 	err := w.m.drives.add(driveLine{Device: d.key, Command: c.name, Value: string(c.msg.Payload)}, w.m.o.Now())
 	if err == nil {
 		err = w.call(ctx, func(ctx context.Context) (err error) {
-			result, err = t.Command(ctx, c.name, c.msg.Payload)
+			result, err = t.Command(ctx, c.name, payload)
 			return err
 		})
 	}

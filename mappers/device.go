@@ -32,17 +32,19 @@ type device struct {
 	pushed   map[string]string
 
 	// used by the device's worker only
-	session   *Opened
-	openGen   int
-	stopPush  func()
-	lost      chan error // from Push
-	needsPing bool       // another device of its bus has failed since it last answered: it is pinged first
-	online    bool
-	lastErr   error         // the last failure
-	retry     backoff.Retry // of opening it
-	answers   time.Duration // how long it usually takes to answer a read
-	badConfig bool          // a ConfigError: not opened again before the configuration changes
-	problem   string        // the reason that was published last; empty: none
+	session  *Opened
+	openGen  int
+	stopPush func()
+	// stopEvents ends Events of the session; nil: it has none.
+	stopEvents func()
+	lost       chan error // from Push
+	needsPing  bool       // another device of its bus has failed since it last answered: it is pinged first
+	online     bool
+	lastErr    error         // the last failure
+	retry      backoff.Retry // of opening it
+	answers    time.Duration // how long it usually takes to answer a read
+	badConfig  bool          // a ConfigError: not opened again before the configuration changes
+	problem    string        // the reason that was published last; empty: none
 }
 
 // property is the state of one property: the desired, the applied and the current value.
@@ -133,17 +135,38 @@ func driverDevice(d Driver, node string, b resource.Bundle, collect time.Duratio
 		Node: node, Name: b.Device.Metadata.Name,
 		Bus: b.Device.Spec.Protocol.Name, Config: configTexts(b.Device.Spec.Protocol.Config),
 	}
-	visitors := map[string]resource.Visitor{}
+	visitors, events, commands := map[string]resource.Visitor{}, map[string]resource.Visitor{}, map[string]resource.Visitor{}
 	for _, pv := range b.Model.Spec.PropertyVisitors {
 		if hasProtocol(d, pv.Protocol) {
 			for _, v := range pv.Visitors {
-				visitors[v.PropertyName] = v
+				switch {
+				case v.EventName != "":
+					events[v.EventName] = v
+				case v.CommandName != "":
+					commands[v.CommandName] = v
+				default:
+					visitors[v.PropertyName] = v
+				}
 			}
 		}
 	}
 	for _, p := range b.Model.Spec.Properties {
 		v, visited := visitors[p.Name]
 		dev.Properties = append(dev.Properties, driverProperty(p, v, visited, collect))
+	}
+	for _, e := range b.Model.Spec.Events {
+		if v, visited := events[e.Name]; visited {
+			dev.Events = append(dev.Events, driverProperty(e.Property(), v, true, collect))
+		}
+	}
+	for _, c := range b.Model.Spec.Commands {
+		if v, visited := commands[c.Name]; visited {
+			p := driverProperty(c.Property(), v, true, collect)
+			if c.Input == nil {
+				p.Type = ""
+			}
+			dev.Commands = append(dev.Commands, p)
+		}
 	}
 	dev.expandWords()
 	return dev

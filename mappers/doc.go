@@ -27,6 +27,7 @@
 //	words.go     what a device says, translated: its words, and what it says when it has no value
 //	report.go    what is published of a device: values, states, problems and refusals
 //	commands.go  commands: requests to a device with an answer
+//	events.go    events: what a device tells once
 //	outbox.go    the latest value of each topic, until the broker has it
 //	health.go    whether the mapper of another process is connected
 //	drivelog.go  a line for each write, for tests and audits

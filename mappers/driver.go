@@ -107,6 +107,13 @@ type Pusher interface {
 	Push(ctx context.Context, emit func(property, value string)) error
 }
 
+// EventSource is a Session whose device tells events: what happens once, such as the press of a button. Events runs until ctx ends, and
+// calls emit, which never blocks, with each of Device.Events that happens; equal ones are two. What the device had said before the session
+// was opened, such as a retained message, is none.
+type EventSource interface {
+	Events(ctx context.Context, emit func(event, value string)) error
+}
+
 // Pinger is a Session that can find out with one short request whether the device answers. Ping is called after Open, and
 // when another device of the bus has failed. While other devices of the bus are online, ctx ends after
 // Options.ProbeTimeout, so that a device that doesn't answer delays them by at most that. A driver whose devices share
@@ -117,7 +124,8 @@ type Pinger interface {
 
 // Commander is a Session that executes commands: requests with an answer that are never stored. Each is called at most once,
 // and only before its deadline. A *Refusal says that nothing was done; after any other error the command may have been
-// executed.
+// executed. Of those that the model has, and this protocol has a visitor for, Device.Commands says how the device is reached; the payload
+// is one that the model allows.
 type Commander interface {
 	Command(ctx context.Context, name string, payload []byte) ([]byte, error)
 }
@@ -129,6 +137,9 @@ type Device struct {
 	Bus        string
 	Config     map[string]string // spec.protocol.config
 	Properties []Property
+	// Events and Commands are those of the model that have a visitor of this protocol. The type and limits of a command are those of its
+	// input; one without a type has none.
+	Events, Commands []Property
 	// OfflineAfter is how long nothing of the device has answered until it is offline: spec.protocol.config.offlineAfter, which the driver
 	// doesn't get. 0: three of its cycles, and at least 5 s.
 	OfflineAfter time.Duration
@@ -147,7 +158,17 @@ func (d Device) Tell(code, message string) {
 
 // Property finds a property by name.
 func (d Device) Property(name string) (Property, bool) {
-	for _, p := range d.Properties {
+	return named(d.Properties, name)
+}
+
+// Event finds an event by name.
+func (d Device) Event(name string) (Property, bool) { return named(d.Events, name) }
+
+// Command finds a command by name.
+func (d Device) Command(name string) (Property, bool) { return named(d.Commands, name) }
+
+func named(list []Property, name string) (Property, bool) {
+	for _, p := range list {
 		if p.Name == name {
 			return p, true
 		}

@@ -252,7 +252,9 @@ func (m *mapper) busOf(info Device) (bus string, err error) {
 // isUnchanged reports whether a bundle brings nothing new, as after every reconnect.
 func isUnchanged(d *device, info Device, model resource.DeviceModel) bool {
 	return reflect.DeepEqual(d.info, info) && !slices.ContainsFunc(model.Spec.Properties, func(p resource.Property) bool {
-		return !reflect.DeepEqual(d.props[p.Name].spec, p)
+		was := d.props[p.Name].spec
+		was.Alarms, p.Alarms = nil, nil // they are the core's
+		return !reflect.DeepEqual(was, p)
 	})
 }
 

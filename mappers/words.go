@@ -10,16 +10,21 @@ import (
 
 // untranslated is the device as its driver sees it: a property with words has the device's own texts.
 func (d Device) untranslated() Device {
-	if !slices.ContainsFunc(d.Properties, func(p Property) bool { return len(p.Words) > 0 }) {
-		return d
+	d.Properties, d.Events, d.Commands = untranslated(d.Properties), untranslated(d.Events), untranslated(d.Commands)
+	return d
+}
+
+func untranslated(list []Property) []Property {
+	if !slices.ContainsFunc(list, func(p Property) bool { return len(p.Words) > 0 }) {
+		return list
 	}
-	d.Properties = slices.Clone(d.Properties)
-	for i := range d.Properties {
-		if p := &d.Properties[i]; len(p.Words) > 0 {
+	list = slices.Clone(list)
+	for i := range list {
+		if p := &list[i]; len(p.Words) > 0 {
 			p.Type, p.Minimum, p.Maximum, p.Enum = String, nil, nil, nil
 		}
 	}
-	return d
+	return list
 }
 
 var parameterPattern = regexp.MustCompile(`\{[A-Za-z][A-Za-z0-9_]*\}`)
@@ -46,7 +51,8 @@ func (d *Device) expandWords() {
 		}
 		return false
 	}
-	for _, p := range d.Properties {
+	all := slices.Concat(d.Properties, d.Events, d.Commands)
+	for _, p := range all {
 		for i := range p.Words {
 			w := &p.Words[i]
 			for j := range w.Read {
@@ -56,7 +62,7 @@ func (d *Device) expandWords() {
 		}
 	}
 	for key := range used {
-		if !refers(d.Config, key) && !slices.ContainsFunc(d.Properties, func(p Property) bool { return refers(p.Config, key) }) {
+		if !refers(d.Config, key) && !slices.ContainsFunc(all, func(p Property) bool { return refers(p.Config, key) }) {
 			delete(d.Config, key)
 		}
 	}

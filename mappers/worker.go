@@ -279,6 +279,7 @@ func (w *worker) open(ctx context.Context, d *device, info Device) error {
 		return err
 	}
 	w.startPush(ctx, d)
+	w.startEvents(ctx, d)
 	w.m.mu.Lock()
 	defer w.m.mu.Unlock()
 	for _, p := range d.props { // the values may have changed while it was offline
@@ -331,6 +332,10 @@ func (w *worker) close(d *device) {
 	if d.stopPush != nil {
 		d.stopPush()
 		d.stopPush, d.lost = nil, nil
+	}
+	if d.stopEvents != nil {
+		d.stopEvents()
+		d.stopEvents = nil
 	}
 	w.m.mu.Lock()
 	d.pushed = nil // a later session has newer values

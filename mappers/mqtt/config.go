@@ -15,6 +15,8 @@ import (
 type deviceConfig struct {
 	fields       map[string]*mappedProperty
 	order        []*mappedProperty
+	events       []*mappedProperty
+	commands     []*mappedProperty
 	availability availability
 	get          string // topic; empty: the device can't be asked
 	getPayload   string
@@ -28,8 +30,9 @@ type valueSource struct {
 	path  jsonPath
 }
 
-// mappedProperty is one property, as its visitor describes it.
+// mappedProperty is one property, event or command, as its visitor describes it.
 type mappedProperty struct {
+	at      string // path of the settings, for errors
 	name    string
 	typ     mappers.Type
 	words   bool // the device's texts are translated
@@ -181,6 +184,26 @@ func parseDevice(d mappers.Device) (c deviceConfig, err error) {
 		c.fields[f.name] = f
 		c.order = append(c.order, f)
 	}
+	for _, event := range d.Events {
+		f, err := parseVisitor(event, p)
+		if err == nil {
+			err = f.checkEvent()
+		}
+		if err != nil {
+			return c, err
+		}
+		c.events = append(c.events, f)
+	}
+	for _, command := range d.Commands {
+		f, err := parseVisitor(command, p)
+		if err == nil {
+			err = f.checkCommand()
+		}
+		if err != nil {
+			return c, err
+		}
+		c.commands = append(c.commands, f)
+	}
 	for _, key := range slices.Sorted(maps.Keys(p.values)) {
 		if !p.used[key] {
 			return c, mappers.BadConfig(devicePath+key, "is no setting of mqtt, and nothing refers to {%s}", key)
@@ -190,8 +213,17 @@ func parseDevice(d mappers.Device) (c deviceConfig, err error) {
 }
 
 func parseField(p mappers.Property, params *deviceParams, source sparkplugSource) (*mappedProperty, error) {
+	f, err := parseVisitor(p, params)
+	if err != nil {
+		return nil, err
+	}
+	return f, f.check(f.at, p.Writable, source)
+}
+
+// parseVisitor reads the settings of a visitor, of a property, event or command.
+func parseVisitor(p mappers.Property, params *deviceParams) (*mappedProperty, error) {
 	s := configSettings{at: "visitors[" + p.Name + "].config.", config: maps.Clone(p.Config), params: params}
-	f := &mappedProperty{name: p.Name, typ: p.Type, words: len(p.Words) > 0, same: p.Same, within: p.ConfirmWithin}
+	f := &mappedProperty{at: s.at, name: p.Name, typ: p.Type, words: len(p.Words) > 0, same: p.Same, within: p.ConfirmWithin}
 	var err error
 	if f.metric, err = s.take("metric"); err != nil {
 		return nil, err
@@ -224,7 +256,29 @@ func parseField(p mappers.Property, params *deviceParams, source sparkplugSource
 		}
 		return nil, mappers.BadConfig(s.at+key, "is no setting of mqtt")
 	}
-	return f, f.check(s.at, p.Writable, source)
+	return f, nil
+}
+
+func (f *mappedProperty) checkEvent() error {
+	switch {
+	case f.state.topic == "":
+		return mappers.BadConfig(f.at+"state", "is required: the topic on which the device publishes the event %s", f.name)
+	case f.command != "" || f.payload != "" || f.metric != "":
+		return mappers.BadConfig(f.at+"state", "an event has state and path, and no other settings")
+	}
+	return nil
+}
+
+func (f *mappedProperty) checkCommand() error {
+	switch {
+	case f.command == "":
+		return mappers.BadConfig(f.at+"command", "is required: the topic to which the device listens for the command %s", f.name)
+	case f.state.topic != "" || f.metric != "":
+		return mappers.BadConfig(f.at+"command", "a command has command, payload, path, qos and retain, and no other settings")
+	case f.typ == "" && slices.ContainsFunc(ofValue, func(v string) bool { return strings.Contains(f.payload, v) }):
+		return mappers.BadConfig(f.at+"payload", "has a placeholder for an input, and the command %s has none in the model", f.name)
+	}
+	return nil
 }
 
 func (f *mappedProperty) check(at string, writable bool, source sparkplugSource) error {

@@ -14,6 +14,9 @@
 //	command: "{topic}/set"   payload: '{"state":{json}}'   qos: 1   retain: false
 //	metric: Pump/On          of Sparkplug B
 //
+// An event has state and path: each message that is not retained is one. A command has command, and payload with {value} or {json} for
+// its input.
+//
 // The package subscribes to no wildcards but those of a Sparkplug edge node, and never touches the bus' own topics. It never repeats a command by itself.
 package mqtt
 
@@ -241,7 +244,11 @@ func (d *Driver) onMessage(m client.Message) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for s := range d.topics[m.Topic] {
-		s.take(&jsonMessage{topic: m.Topic, payload: m.Payload})
+		msg := &jsonMessage{topic: m.Topic, payload: m.Payload}
+		s.take(msg)
+		if !m.Retained {
+			s.takeEvents(msg)
+		}
 		s.wake()
 	}
 	if len(d.edgeNodes) > 0 && strings.HasPrefix(m.Topic, sparkplugTopic) {
@@ -257,7 +264,7 @@ func (c deviceConfig) topics() (list []string) {
 	if c.sparkplug != (sparkplugSource{}) {
 		list = append(list, c.sparkplug.filters()...)
 	}
-	for _, f := range c.order {
+	for _, f := range slices.Concat(c.order, c.events) {
 		list = append(list, f.state.topic)
 	}
 	slices.Sort(list)
@@ -271,6 +278,7 @@ type session struct {
 	mqtt   *client.Client
 
 	values   map[string]lastReading // by property: what the device said last
+	events   []happened             // that were not told yet
 	states   uint64                 // how many messages with a state there were
 	presence presence
 	changed  chan struct{} // closed at the next message, or when the connection is lost

@@ -12,7 +12,11 @@
 // Without a generator a property called temperature warms with brightness while power is ON, as a lamp does; other
 // numbers walk at random, booleans and enumerations stay.
 //
-// Two commands are known: beep, once or twice as the payload says, and reset, after which all is as it began.
+// Two commands are known: beep, once or twice as the payload says, and reset, after which all is as it began. A command of the model
+// that has a visitor does nothing, but for the events that it causes. An event happens by its visitor's config:
+//
+//	every: each time after so long, with the next value of its enum (default: never)
+//	on:    a command, with whose input it happens
 package virtual
 
 import (
@@ -59,7 +63,7 @@ func (d *Driver) Bus(mappers.Device) string { return "virtual" }
 
 // Open implements mappers.Driver.
 func (d *Driver) Open(_ context.Context, dev mappers.Device) (mappers.Session, error) {
-	s := &session{now: d.o.Now, device: dev, props: map[string]*simulatedProperty{}}
+	s := &session{now: d.o.Now, device: dev, props: map[string]*simulatedProperty{}, caused: make(chan [2]string, maxCaused)}
 	random := rand.New(rand.NewPCG(d.o.Seed, hashText(dev.Name))) //nolint:gosec // G404: simulates a device
 	for _, p := range dev.Properties {
 		prop, err := newProperty(p, d.o.Now(), random)
@@ -67,6 +71,13 @@ func (d *Driver) Open(_ context.Context, dev mappers.Device) (mappers.Session, e
 			return nil, err
 		}
 		s.props[p.Name] = prop
+	}
+	for _, p := range dev.Events {
+		event, err := newEvent(p, dev)
+		if err != nil {
+			return nil, err
+		}
+		s.events = append(s.events, event)
 	}
 	s.findLamp()
 	return s, nil
@@ -83,9 +94,11 @@ type session struct {
 	now    func() time.Time
 	device mappers.Device
 
-	mu    sync.Mutex
-	props map[string]*simulatedProperty
-	lamp  *lampDevice
+	mu     sync.Mutex
+	props  map[string]*simulatedProperty
+	lamp   *lampDevice
+	events []*simulatedEvent
+	caused chan [2]string // events that commands caused, and their values
 }
 
 // ReadBatch implements mappers.BatchReader.
@@ -128,6 +141,14 @@ func (s *session) Command(ctx context.Context, name string, payload []byte) ([]b
 	defer s.mu.Unlock()
 	if err := ctx.Err(); err != nil {
 		return nil, err
+	}
+	if _, known := s.device.Command(name); known {
+		if err := s.cause(name, string(payload)); err != nil {
+			return nil, err
+		}
+		if name != "reset" {
+			return []byte("ok"), nil
+		}
 	}
 	switch name {
 	case "beep":

@@ -1,6 +1,7 @@
 package virtual_test
 
 import (
+	"context"
 	"strconv"
 	"testing"
 	"time"
@@ -138,4 +139,48 @@ func TestCommands(t *testing.T) {
 	require.Equal(t, "beep beep", string(sound))
 	_, err = s.(mappers.Commander).Command(t.Context(), "fly", nil)
 	require.Error(t, err)
+}
+
+func TestEventsHappenByThemselvesAndByCommands(t *testing.T) {
+	d := mappers.Device{
+		Name: "bell",
+		Events: []mappers.Property{
+			{Name: "pressed", Type: mappers.String, Enum: []string{"single", "double"}, Config: map[string]string{"on": "press"}},
+			{Name: "tick", Type: mappers.Int, Config: map[string]string{"every": "10ms"}},
+		},
+		Commands: []mappers.Property{{Name: "press", Type: mappers.String}},
+	}
+	s, err := virtual.New(virtual.Options{}).Open(t.Context(), d)
+	require.NoError(t, err)
+	ctx, cancel := context.WithCancel(t.Context())
+	told, ended := make(chan string), make(chan error, 1)
+	go func() {
+		ended <- s.(mappers.EventSource).Events(ctx, func(event, value string) { told <- event + " " + value })
+	}()
+	for _, input := range []string{"double", "double", ""} {
+		_, err := s.(mappers.Commander).Command(t.Context(), "press", []byte(input))
+		require.NoError(t, err)
+	}
+	for _, want := range []string{"pressed double", "pressed double", "pressed single"} {
+		for got := <-told; got != want; got = <-told {
+			require.Equal(t, "tick 1", got)
+		}
+	}
+	require.Equal(t, "tick 1", <-told)
+	cancel()
+	for stopped := false; !stopped; {
+		select {
+		case err := <-ended:
+			require.NoError(t, err)
+			stopped = true
+		case <-told:
+		}
+	}
+	for want, config := range map[string]map[string]string{
+		"visitors[pressed].config.every": {"every": "soon"}, "visitors[pressed].config.on": {"on": "fly"}, "visitors[pressed].config.of": {"of": "x"},
+	} {
+		d.Events[0].Config = config
+		_, err := virtual.New(virtual.Options{}).Open(t.Context(), d)
+		require.ErrorContains(t, err, want)
+	}
 }

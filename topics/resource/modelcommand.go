@@ -72,19 +72,19 @@ func (m *DeviceModel) Command(name string) (ModelCommand, bool) {
 	return ModelCommand{}, false
 }
 
-// property is a property that has what the event says.
-func (e ModelEvent) property() Property { return Property{Name: e.Name, Type: e.Type, Enum: e.Enum} }
+// Property is a property that has what the event says.
+func (e ModelEvent) Property() Property { return Property{Name: e.Name, Type: e.Type, Enum: e.Enum} }
 
 // Check reports whether the event may say payload.
 func (e ModelEvent) Check(payload []byte) error {
 	if len(payload) == 0 {
 		return Errorf(Invalid, e.Name, "says nothing: the payload of an event is what it says")
 	}
-	return e.property().Check(payload)
+	return e.Property().Check(payload)
 }
 
-// property is a property that has the values that the command takes.
-func (c ModelCommand) property() Property {
+// Property is a property that has the values that the command takes.
+func (c ModelCommand) Property() Property {
 	p := Property{Name: c.Name}
 	if i := c.Input; i != nil {
 		p.Type, p.Minimum, p.Maximum, p.Enum = i.Type, i.Minimum, i.Maximum, i.Enum
@@ -100,9 +100,9 @@ func (c ModelCommand) Check(payload []byte) error {
 	case c.Input == nil:
 		return nil
 	case len(payload) == 0:
-		return Errorf(Invalid, c.Name, "needs an input: the payload must be a value of the type %s", c.property().dataType())
+		return Errorf(Invalid, c.Name, "needs an input: the payload must be a value of the type %s", c.Property().dataType())
 	}
-	return c.property().Check(payload)
+	return c.Property().Check(payload)
 }
 
 // CheckCommand reports whether a command of the model may be called with payload. Any payload is allowed for a command that the model
@@ -125,7 +125,7 @@ func (m *DeviceModel) checkEvents(p *causeList) {
 			p.add(at+".name", "%s is the event of the device's alarms: choose another name", clipText(e.Name))
 		}
 		checkTitle(p, at+".title", e.Title)
-		e.property().checkValues(p, at)
+		e.Property().checkValues(p, at)
 	}
 }
 
@@ -136,7 +136,7 @@ func (m *DeviceModel) checkCommands(p *causeList) {
 		checkPropertyName(p, at+".name", c.Name)
 		seen.check(p, at+".name", c.Name)
 		checkTitle(p, at+".title", c.Title)
-		c.property().checkValues(p, at+".input")
+		c.Property().checkValues(p, at+".input")
 	}
 }
 

@@ -206,10 +206,10 @@ func (m *DeviceModel) reached(r visitorTarget) (Property, bool) {
 	switch r.kind {
 	case "eventName":
 		e, ok := m.Event(r.name)
-		return e.property(), ok
+		return e.Property(), ok
 	case "commandName":
 		c, ok := m.Command(r.name)
-		return c.property(), ok
+		return c.Property(), ok
 	}
 	return m.Property(r.name)
 }

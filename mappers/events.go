@@ -1,0 +1,57 @@
+package mappers
+
+import (
+	"context"
+	"errors"
+
+	"github.com/edgebus/edgebus/broker/client"
+	"github.com/edgebus/edgebus/topics"
+)
+
+// startEvents runs the session's Events, when it has them, until the session is closed. Each event is published at once: it is none of
+// the device's state, so that the outbox, which has the latest of each topic, can't hold it. Without a connection to the broker it is lost.
+func (w *worker) startEvents(ctx context.Context, d *device) {
+	s, ok := d.session.Session.(EventSource)
+	if !ok || len(d.session.device.Events) == 0 {
+		return
+	}
+	device := d.session.device
+	emit := func(event, value string) { w.m.publishEvent(d, device, event, value) }
+	ctx, cancel := context.WithCancel(ctx)
+	done := make(chan struct{})
+	d.stopEvents = func() { cancel(); <-done }
+	go func() {
+		defer close(done)
+		err := recoverPanic(func() error { return s.Events(ctx, emit) })
+		if err == nil && ctx.Err() == nil {
+			err = errors.New("the driver stopped listening for events")
+		}
+		if err != nil && ctx.Err() == nil {
+			w.m.log.Warn().Err(err).Str("device", d.key).Msg("no events any more, until the device is opened again")
+		}
+	}()
+}
+
+// publishEvent publishes an event that the device's model has. One that says anything else than the model allows is no event.
+func (m *mapper) publishEvent(d *device, device Device, event, value string) {
+	p, ok := device.Event(event)
+	if !ok {
+		return
+	}
+	r := p.translate(Reading{Value: value})
+	if r.Err == nil {
+		if refused := p.Check(r.Value); refused != nil {
+			r.Err = refused
+		}
+	}
+	if r.Err != nil {
+		m.log.Warn().Err(r.Err).Str("device", d.key).Str("event", event).Msg("an event that the model doesn't allow is not published")
+		return
+	}
+	msg := client.Message{Topic: m.topic(d, topics.KindEvents, event), Payload: []byte(r.Value), QoS: 1}
+	m.mqtt.PublishAsync(msg, func(err error) {
+		if err != nil {
+			m.log.Warn().Err(err).Str("device", d.key).Str("event", event).Msg("an event is lost")
+		}
+	})
+}
