@@ -35,6 +35,7 @@
 // # Packages, in reading order
 //
 //	cmd         a program of a driver: flags, settings, version
+//	settings    the config of Devices and visitors, with errors that name the field and the rule
 //	drivertest  the tests that every driver passes
 //	virtual     simulated devices
 //	modbus      Modbus over TCP and on serial lines

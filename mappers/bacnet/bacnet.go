@@ -10,6 +10,7 @@ import (
 
 	"github.com/edgebus/edgebus/mappers"
 	"github.com/edgebus/edgebus/mappers/bacnet/wire"
+	"github.com/edgebus/edgebus/mappers/settings"
 )
 
 // Options configure the driver.
@@ -36,9 +37,9 @@ func (d *Driver) Protocols() []string { return []string{"bacnet", "bacnetip"} }
 
 // Bus implements mappers.Sharer: devices of one network behind a router share its line, others are asked at the same time.
 func (d *Driver) Bus(dev mappers.Device) string {
-	s := newSettings(protocolPath, dev.Config)
-	if network := s.get("network"); network != "" {
-		return s.get("address") + " network " + network
+	s := settings.OfDevice("bacnet", dev)
+	if network := s.Get("network"); network != "" {
+		return s.Get("address") + " network " + network
 	}
 	return "device " + dev.Name
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/edgebus/edgebus/mappers"
 	"github.com/edgebus/edgebus/mappers/bacnet/wire"
 	"github.com/edgebus/edgebus/mappers/drivertest"
+	"github.com/edgebus/edgebus/mappers/settings"
 )
 
 func newUnit(t *testing.T) *wire.Server {
@@ -74,7 +75,7 @@ func TestDriver(t *testing.T) {
 		return drivertest.Rig{
 			Driver: newDriver(t, s.Addr()), Device: unitDevice(map[string]string{"device": "1234"}), Another: &another,
 			Broken: map[string]mappers.Device{
-				protocolPath + "address": nowhere, protocolPath + "mac": badMAC, protocolPath + "priority": badPriority,
+				settings.DevicePath + "address": nowhere, settings.DevicePath + "mac": badMAC, settings.DevicePath + "priority": badPriority,
 				"visitor supply: config.object": noObject,
 			},
 			Stop:  func() { s.Answer(func(byte) bool { return false }) },

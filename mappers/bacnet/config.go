@@ -1,16 +1,13 @@
 package bacnet
 
 import (
-	"cmp"
 	"encoding/hex"
-	"maps"
-	"slices"
-	"strconv"
 	"strings"
 	"time"
 
 	"github.com/edgebus/edgebus/mappers"
 	"github.com/edgebus/edgebus/mappers/bacnet/wire"
+	"github.com/edgebus/edgebus/mappers/settings"
 )
 
 // deviceConfig is a Device's configuration, understood.
@@ -40,109 +37,39 @@ type field struct {
 }
 
 const (
-	protocolPath    = "spec.protocol.config."
 	defaultMost     = 20
 	defaultLifetime = 5 * time.Minute
 )
 
-// settings are a configuration's values and its path. Keys are found whatever their case.
-type settings struct {
-	path   string
-	values map[string]string
-	used   map[string]bool
-}
-
-func newSettings(path string, config map[string]string) settings {
-	s := settings{path: path, values: map[string]string{}, used: map[string]bool{}}
-	for k, v := range config {
-		s.values[strings.ToLower(k)] = strings.TrimSpace(v)
-	}
-	return s
-}
-
-func (s settings) get(key string) string {
-	s.used[strings.ToLower(key)] = true
-	return s.values[strings.ToLower(key)]
-}
-
-func (s settings) bad(key, format string, args ...any) error {
-	return mappers.BadConfig(s.path+key, format, args...)
-}
-
-func (s settings) integer(key string, def, low, high int64) (int64, error) {
-	text := s.get(key)
-	if text == "" {
-		return def, nil
-	}
-	n, err := strconv.ParseInt(text, 10, 64)
-	if err != nil || n < low || n > high {
-		return 0, s.bad(key, "%q is no number from %d to %d", text, low, high)
-	}
-	return n, nil
-}
-
-func (s settings) duration(key string, def, low, high time.Duration) (time.Duration, error) {
-	text := s.get(key)
-	if text == "" {
-		return def, nil
-	}
-	d, err := time.ParseDuration(text)
-	if err != nil || d < low || d > high {
-		return 0, s.bad(key, "%q is no time from %s to %s, such as %s", text, low, high, cmp.Or(def, low))
-	}
-	return d, nil
-}
-
-func (s settings) boolean(key string, def bool) (bool, error) {
-	text := s.get(key)
-	if text == "" {
-		return def, nil
-	}
-	b, err := strconv.ParseBool(strings.ToLower(text))
-	if err != nil {
-		return false, s.bad(key, "%q is neither true nor false", text)
-	}
-	return b, nil
-}
-
-func (s settings) unknown() error {
-	for _, key := range slices.Sorted(maps.Keys(s.values)) {
-		if !s.used[key] {
-			return s.bad(key, "is no setting of bacnet")
-		}
-	}
-	return nil
-}
-
 func parseDevice(d mappers.Device, timeout time.Duration) (c deviceConfig, err error) {
-	s := newSettings(protocolPath, d.Config)
+	s := settings.OfDevice("bacnet", d)
 	if err := c.parseAddress(s); err != nil {
 		return c, err
 	}
-	if c.timeout, err = s.duration("timeout", timeout, 10*time.Millisecond, 10*time.Minute); err != nil {
+	if c.timeout, err = s.Duration("timeout", timeout, 10*time.Millisecond, 10*time.Minute); err != nil {
 		return c, err
 	}
-	cov, err := s.boolean("cov", true)
+	cov, err := s.Boolean("cov", true)
 	if err != nil {
 		return c, err
 	}
-	if c.lifetime, err = s.duration("covLifetime", defaultLifetime, 10*time.Second, 24*time.Hour); err != nil {
+	if c.lifetime, err = s.Duration("covLifetime", defaultLifetime, 10*time.Second, 24*time.Hour); err != nil {
 		return c, err
 	}
 	if !cov {
 		c.lifetime = 0
 	}
-	priority, err := s.integer("priority", 16, 1, 16)
+	priority, err := s.Integer("priority", 16, 1, 16)
 	if err != nil {
 		return c, err
 	}
 	c.priority = byte(priority)
-	most, err := s.integer("maxProperties", 0, 1, 1000)
+	most, err := s.Integer("maxProperties", 0, 1, 1000)
 	if err != nil {
 		return c, err
 	}
 	c.most = int(most)
-	if err := s.unknown(); err != nil {
+	if err := s.Rest(); err != nil {
 		return c, err
 	}
 	c.fields, c.commands = map[string]*field{}, map[string]*field{}
@@ -150,11 +77,10 @@ func parseDevice(d mappers.Device, timeout time.Duration) (c deviceConfig, err e
 		if !p.Visited {
 			continue
 		}
-		f, err := parseField(p.Name, p.Config, c.priority)
+		f, err := parseField(p, c.priority)
 		if err != nil {
 			return c, err
 		}
-		f.spec = p
 		c.fields[p.Name] = f
 		if c.first == nil {
 			c.first = f
@@ -163,73 +89,73 @@ func parseDevice(d mappers.Device, timeout time.Duration) (c deviceConfig, err e
 	return c, nil
 }
 
-func (c *deviceConfig) parseAddress(s settings) (err error) {
-	c.host = s.get("address")
-	if c.instance, err = s.integer("device", -1, 0, wire.MaxInstance-1); err != nil {
+func (c *deviceConfig) parseAddress(s settings.Reader) (err error) {
+	c.host = s.Get("address")
+	if c.instance, err = s.Integer("device", -1, 0, wire.MaxInstance-1); err != nil {
 		return err
 	}
-	network, err := s.integer("network", 0, 1, 65534)
+	network, err := s.Integer("network", 0, 1, 65534)
 	if err != nil {
 		return err
 	}
 	c.network = uint16(network)
-	if text := strings.TrimPrefix(s.get("mac"), "0x"); text != "" {
+	if text := strings.TrimPrefix(s.Get("mac"), "0x"); text != "" {
 		mac, err := hex.DecodeString(strings.ReplaceAll(text, ":", ""))
 		if err != nil || len(mac) > 7 {
-			return s.bad("mac", "%q is no address in hexadecimal, such as 0b", text)
+			return s.Bad("mac", "%q is no address in hexadecimal, such as 0b", text)
 		}
 		c.mac = string(mac)
 	}
 	switch {
 	case c.host == "" && c.instance < 0:
-		return s.bad("address", "is required, as 10.0.0.9 or 10.0.0.9:47808; or device, the device's number, by which it is found")
+		return s.Bad("address", "is required, as 10.0.0.9 or 10.0.0.9:47808; or device, the device's number, by which it is found")
 	case (c.network == 0) != (c.mac == ""):
-		return s.bad("mac", "belongs to network: a device behind a router has both, or is found by device, its number")
+		return s.Bad("mac", "belongs to network: a device behind a router has both, or is found by device, its number")
 	case c.network != 0 && c.host == "":
-		return s.bad("address", "is required with network and mac: the router's")
+		return s.Bad("address", "is required with network and mac: the router's")
 	}
 	if c.host != "" {
 		if strings.ContainsAny(c.host, "/ ") {
-			return s.bad("address", "%q is no host such as 10.0.0.9 or 10.0.0.9:47808", c.host)
+			return s.Bad("address", "%q is no host such as 10.0.0.9 or 10.0.0.9:47808", c.host)
 		}
 	}
 	return nil
 }
 
-func parseField(name string, config map[string]string, priority byte) (*field, error) {
-	s := newSettings("visitor "+name+": config.", config)
-	f := &field{name: name, bit: -1, value: s.get("value")}
-	object := s.get("object")
+func parseField(p mappers.Property, priority byte) (*field, error) {
+	s := settings.OfVisitor("bacnet", p)
+	f := &field{name: p.Name, spec: p, bit: -1, value: s.Get("value")}
+	object := s.Get("object")
 	if object == "" {
-		return nil, s.bad("object", "is required, such as analogInput:3")
+		return nil, s.Bad("object", "is required, such as analogInput:3")
 	}
 	id, err := wire.ParseObject(object)
 	if err != nil {
-		return nil, s.bad("object", "%v", err)
+		return nil, s.Bad("object", "%v", err)
 	}
 	f.ref = wire.Reference{Object: id, Property: wire.PresentValue, Index: wire.NoIndex}
-	if text := s.get("property"); text != "" {
+	if text := s.Get("property"); text != "" {
 		if f.ref.Property, err = wire.ParseProperty(text); err != nil {
-			return nil, s.bad("property", "%v", err)
+			return nil, s.Bad("property", "%v", err)
 		}
 	}
-	index, err := s.integer("index", wire.NoIndex, 0, 1<<31-1)
+	index, err := s.Integer("index", wire.NoIndex, 0, 1<<31-1)
 	if err != nil {
 		return nil, err
 	}
 	f.ref.Index = int(index)
-	bit, err := s.integer("bit", -1, 0, 255)
+	bit, err := s.Integer("bit", -1, 0, 255)
 	if err != nil {
 		return nil, err
 	}
 	f.bit = int(bit)
-	own, err := s.integer("priority", int64(priority), 1, 16)
+	own, err := s.Integer("priority", int64(priority), 1, 16)
 	if err != nil {
 		return nil, err
 	}
 	f.priority = byte(own)
-	if f.kind, err = parseKind(s.get("type"), f.ref); err != nil {
-		return nil, s.bad("type", "%v", err)
+	if f.kind, err = parseKind(s.Get("type"), f.ref); err != nil {
+		return nil, s.Bad("type", "%v", err)
 	}
-	return f, s.unknown()
+	return f, s.Rest()
 }

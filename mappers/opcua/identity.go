@@ -13,7 +13,6 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
-	"strings"
 	"time"
 
 	"github.com/edgebus/edgebus/mappers/opcua/wire"
@@ -106,20 +105,4 @@ func makeIdentity(dir string) error {
 		return err
 	}
 	return os.WriteFile(filepath.Join(dir, certFile), pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: cert}), 0o644) //nolint:gosec // G306: it is public
-}
-
-// readCredentials reads a file with a user's name in the first line and the password in the second.
-func readCredentials(dir, name string) (user, password string, err error) {
-	if dir == "" {
-		return "", "", errors.New("this mapper has no directory of credentials: set driver.credentialsDir")
-	}
-	b, err := os.ReadFile(filepath.Join(dir, filepath.Base(name)))
-	if err != nil {
-		return "", "", fmt.Errorf("credentials %s: %w", name, err)
-	}
-	user, password, ok := strings.Cut(strings.TrimRight(string(b), "\r\n"), "\n")
-	if user = strings.TrimSpace(user); !ok || user == "" {
-		return "", "", fmt.Errorf("credentials %s: must have the user's name in its first line and the password in the second", name)
-	}
-	return user, strings.TrimRight(password, "\r"), nil
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/edgebus/edgebus/mappers"
 	"github.com/edgebus/edgebus/mappers/opcua/wire"
+	"github.com/edgebus/edgebus/mappers/settings"
 )
 
 // Options configure the driver.
@@ -41,9 +42,11 @@ func (d *Driver) Open(_ context.Context, dev mappers.Device) (mappers.Session, e
 		}
 	}
 	if c.credentials != "" {
-		if c.options.User, c.options.Password, err = readCredentials(d.o.CredentialsDir, c.credentials); err != nil {
-			return nil, mappers.BadConfig(protocolPath+"credentials", "%v", err)
+		lines, err := settings.ReadCredentials(d.o.CredentialsDir, c.credentials, 2)
+		if err != nil {
+			return nil, mappers.BadConfig(settings.DevicePath+"credentials", "%v", err)
 		}
+		c.options.User, c.options.Password = lines[0], lines[1]
 	}
 	return &session{device: dev, config: c, dialing: make(chan struct{}, 1)}, nil
 }

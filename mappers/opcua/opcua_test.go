@@ -20,6 +20,7 @@ import (
 	"github.com/edgebus/edgebus/mappers"
 	"github.com/edgebus/edgebus/mappers/drivertest"
 	"github.com/edgebus/edgebus/mappers/opcua/wire"
+	"github.com/edgebus/edgebus/mappers/settings"
 )
 
 // pressServer is a server of gopcua's behind a listener that can be closed: its own Close races with what it accepts.
@@ -137,9 +138,9 @@ func TestDriver(t *testing.T) {
 		return drivertest.Rig{
 			Driver: newDriver(t), Device: p.device(), Another: &another,
 			Broken: map[string]mappers.Device{
-				protocolPath + "endpoint": change("endpoint", "http://x"), protocolPath + "securityPolicy": change("securityPolicy", "Basic128Rsa15"),
-				protocolPath + "securityMode": change("securityMode", "maybe"), protocolPath + "credentials": change("credentials", "../passwd"),
-				protocolPath + "fingerprint": change("fingerprint", "12"), protocolPath + "colour": change("colour", "red"),
+				settings.DevicePath + "endpoint": change("endpoint", "http://x"), settings.DevicePath + "securityPolicy": change("securityPolicy", "Basic128Rsa15"),
+				settings.DevicePath + "securityMode": change("securityMode", "maybe"), settings.DevicePath + "credentials": change("credentials", "../passwd"),
+				settings.DevicePath + "fingerprint": change("fingerprint", "12"), settings.DevicePath + "colour": change("colour", "red"),
 				"visitor temperature: config.node": noNode,
 			},
 			Stop: p.proxy.stop, Start: p.proxy.Start,
@@ -235,14 +236,4 @@ func TestTheMappersCertificateStays(t *testing.T) {
 	var out, problems bytes.Buffer
 	require.Zero(t, Main([]string{"certificate", "--data-dir", dir}, &out, &problems), problems.String())
 	assert.Contains(t, out.String(), wire.Fingerprint(first.Cert))
-}
-
-func TestCredentialsAreAFileOfTheMappersHost(t *testing.T) {
-	dir := t.TempDir()
-	require.NoError(t, os.WriteFile(filepath.Join(dir, "press"), []byte("operator\nse cret\n"), 0o600))
-	user, password, err := readCredentials(dir, "press")
-	require.NoError(t, err)
-	assert.Equal(t, []string{"operator", "se cret"}, []string{user, password})
-	_, _, err = readCredentials(dir, "other")
-	require.Error(t, err)
 }
