@@ -36,6 +36,7 @@ func (m *mapper) command(a topics.Address, msg client.Message) {
 	full := d != nil && len(d.commands) >= maxCommands
 	if d != nil && !full {
 		d.commands = append(d.commands, c)
+		d.changed = true
 		m.workers[d.bus].wakeUp()
 	}
 	m.mu.Unlock()
@@ -69,16 +70,6 @@ func (m *mapper) answer(c command, code topics.AnswerCode, result []byte, err er
 	})
 }
 
-// runCommands executes the commands that wait for a device. An error means that the device is lost.
-func (w *worker) runCommands(ctx context.Context, d *device) error {
-	for c, ok := w.m.nextCommand(d); ok; c, ok = w.m.nextCommand(d) {
-		if err := w.execute(ctx, d, c); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
 func (m *mapper) nextCommand(d *device) (c command, ok bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -90,7 +81,8 @@ func (m *mapper) nextCommand(d *device) (c command, ok bool) {
 	return c, true
 }
 
-func (w *worker) execute(ctx context.Context, d *device, c command) error {
+// execute executes a command, once.
+func (w *worker) execute(ctx context.Context, d *device, c command) {
 	t, ok := d.session.Session.(Commander)
 	w.m.mu.Lock()
 	i := slices.IndexFunc(d.methods, func(m resource.DeviceCommand) bool { return m.Name == c.name })
@@ -101,39 +93,50 @@ func (w *worker) execute(ctx context.Context, d *device, c command) error {
 	switch {
 	case !ok:
 		w.m.answer(c, topics.CodeRefused, nil, fmt.Errorf("%s takes no commands", d.key))
-		return nil
+		return
 	case !c.until.IsZero() && !w.m.o.Now().Before(c.until):
 		w.m.answer(c, topics.CodeExpired, nil, fmt.Errorf("not executed: %s was busy until the command's deadline", d.key))
-		return nil
+		return
 	}
 	payload := c.msg.Payload
 	if p, visited := d.session.device.Command(c.name); visited && i < 0 && len(p.Words) > 0 {
 		text, err := p.written(string(payload))
 		if err != nil {
 			w.m.answer(c, topics.CodeRefused, nil, err)
-			return nil
+			return
 		}
 		payload = []byte(text)
 	}
 	var result []byte
 	err := w.m.drives.add(driveLine{Device: d.key, Command: c.name, Value: string(c.msg.Payload)}, w.m.o.Now())
-	if err == nil {
-		err = w.call(ctx, func(ctx context.Context) (err error) {
-			result, err = t.Command(ctx, c.name, payload)
-			return err
-		})
+	if err != nil {
+		w.m.answer(c, topics.CodeFailed, nil, fmt.Errorf("drive log: %w", err))
+		return
 	}
+	err = w.request(ctx, d, false, func(ctx context.Context) (err error) {
+		result, err = t.Command(ctx, c.name, payload)
+		return err
+	})
 	_, refused := asRefusal(err)
-	switch {
+	switch kind := kindOf(err); {
 	case err == nil:
 		w.m.answer(c, topics.CodeOK, result, nil)
 	case refused:
 		w.m.answer(c, topics.CodeRefused, nil, err)
-		return nil
+	case kind == kindBusy:
+		w.m.answer(c, topics.CodeBusy, nil, err)
+	case kind == kindNotSent, kind == kindOffline:
+		w.m.answer(c, topics.CodeDeviceOffline, nil, err)
 	default:
 		w.m.answer(c, topics.CodeFailed, nil, err)
 	}
-	return err
+	switch kind := kindOf(err); {
+	case ctx.Err() != nil:
+	case err == nil, refused, kind == kindBusy:
+		w.answered(d)
+	default:
+		w.unanswered(d, err)
+	}
 }
 
 // deviceMethod is a command of a Device's spec: it writes values to properties, each once and without retry.
@@ -159,7 +162,7 @@ func (x *deviceMethod) Command(ctx context.Context, _ string, payload []byte) ([
 		if r, refused := asRefusal(err); refused && i > 0 {
 			return nil, Refuse(r.Code, "%s: %s (set before that: %s)", name, r.Message, strings.Join(names[:i], ", "))
 		}
-		if err != nil {
+		if err != nil && !errors.Is(err, ErrUnconfirmed) {
 			return nil, fmt.Errorf("%s: %w", name, err)
 		}
 	}

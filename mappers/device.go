@@ -25,11 +25,13 @@ type device struct {
 	isSetUp       bool     // the core has sent the values that were reported before
 	setupAttempts int      // how often the core was asked
 	gone          bool     // the worker closes and forgets it
-	noBus         error    // the driver failed to name its bus: it is not opened
+	unusable      error    // why it is not opened before its configuration changes; nil: it is
 
 	commands []command
 	methods  []resource.DeviceCommand // executed by the SDK, as writes of properties
 	pushed   map[string]string
+	notices  map[string]string // what the driver tells users, by code
+	changed  bool              // there may be something to do: the worker looks
 
 	// used by the device's worker only
 	session  *Opened
@@ -38,13 +40,19 @@ type device struct {
 	// stopEvents ends Events of the session; nil: it has none.
 	stopEvents func()
 	lost       chan error // from Push
-	needsPing  bool       // another device of its bus has failed since it last answered: it is pinged first
-	online     bool
-	lastErr    error         // the last failure
-	retry      backoff.Retry // of opening it
-	answers    time.Duration // how long it usually takes to answer a read
-	badConfig  bool          // a ConfigError: not opened again before the configuration changes
-	problem    string        // the reason that was published last; empty: none
+	pending    []readGroup
+	contact    deviceContact
+	schedule
+}
+
+// schedule is when a device is due, and how long it takes.
+type schedule struct {
+	agenda deviceAgenda
+	served time.Time     // when the last request was made
+	took   time.Duration // how long an answer usually takes
+	phase  float64       // at which part of its cycle it is read, from 0 to 1
+	turn   int           // counts the properties that were looked at for writes
+	probes int           // counts the brief requests
 }
 
 // property is the state of one property: the desired, the applied and the current value.
@@ -57,6 +65,7 @@ type property struct {
 	// maybeWritten is set while an earlier write may or may not have reached the device.
 	maybeWritten bool
 	retry        backoff.Retry // of writing a value that the device could not take
+	pause        backoff.Retry // of writing to a device that was busy, or was not reached
 	// recheckDue is set when the device was opened, until its value was compared with the one reported before.
 	recheckDue    bool
 	compared      int    // the configuration under which it was last compared or driven
@@ -76,11 +85,20 @@ type property struct {
 	reportIsCurrent bool   // it was reported under this configuration, and is not reported again
 	reportedFor     uint64
 
-	problem string    // the published reason why it can't be read; empty: it can
-	readAt  time.Time // when it was last read; zero: not known
+	reportAt time.Time
 
-	collectAt time.Time
-	reportAt  time.Time
+	awaiting  *writtenValue // a value that was written, until the device has it
+	overtaken bool          // it had not, when a newer value came: what is read may be older than both
+	reading   readState
+}
+
+// writtenValue is a value that was written and that the device doesn't show yet.
+type writtenValue struct {
+	ver   uint64
+	do    stepPlan
+	until time.Time // the end of confirmWithin
+	next  time.Time // when it is read back
+	acked bool      // the device has acknowledged the write
 }
 
 // sameEpoch reports whether two versions were given by the same store of the core.
@@ -130,10 +148,17 @@ func hasProtocol(d Driver, protocol string) bool {
 }
 
 // driverDevice makes the driver's view of a device from the bundle.
-func driverDevice(d Driver, node string, b resource.Bundle, collect time.Duration) Device {
+func driverDevice(d Driver, node string, b resource.Bundle, collect time.Duration) (Device, error) {
 	dev := Device{
 		Node: node, Name: b.Device.Metadata.Name,
 		Bus: b.Device.Spec.Protocol.Name, Config: configTexts(b.Device.Spec.Protocol.Config),
+	}
+	var wrong error
+	if text, given := dev.Config[offlineAfterKey]; given {
+		delete(dev.Config, offlineAfterKey)
+		if dev.OfflineAfter, wrong = time.ParseDuration(text); wrong != nil || dev.OfflineAfter <= 0 {
+			wrong = BadConfig("spec.protocol.config."+offlineAfterKey, "%q is no duration above 0, such as 30s", text)
+		}
 	}
 	visitors, events, commands := map[string]resource.Visitor{}, map[string]resource.Visitor{}, map[string]resource.Visitor{}
 	for _, pv := range b.Model.Spec.PropertyVisitors {
@@ -169,8 +194,11 @@ func driverDevice(d Driver, node string, b resource.Bundle, collect time.Duratio
 		}
 	}
 	dev.expandWords()
-	return dev
+	return dev, wrong
 }
+
+// offlineAfterKey is the setting of a Device's protocol that is the SDK's own.
+const offlineAfterKey = "offlineAfter"
 
 // configTexts are the values of a configuration, as a driver reads them. nil stays nil.
 func configTexts(config map[string]resource.Value) map[string]string {
@@ -229,8 +257,8 @@ func (d *device) configure(info Device, m resource.DeviceModel) {
 		}
 		prop.spec, prop.info = spec, p
 		prop.doneVer = prop.appliedVer
-		prop.retry = backoff.Retry{}
-		prop.collectAt = time.Time{}
+		prop.retry, prop.pause = backoff.Retry{}, backoff.Retry{}
+		prop.reading = readState{readAt: prop.reading.readAt, freshAt: prop.reading.freshAt, problem: prop.reading.problem, problemCode: prop.reading.problemCode}
 		prop.reportIsCurrent = false // a value that the old model refused may be valid under the new one
 		d.props[p.Name] = prop
 		d.order = append(d.order, p.Name)
@@ -251,28 +279,33 @@ func (p *property) setDesired(w desiredValue, retained bool) bool {
 	case w.ver < known:
 		return false
 	}
-	p.desired, p.retry = w, backoff.Retry{}
+	p.desired, p.retry, p.pause = w, backoff.Retry{}, backoff.Retry{}
+	if p.awaiting != nil {
+		p.awaiting, p.overtaken = nil, true
+	}
 	return true
 }
 
 // rememberProblem takes the problem that was published before this start of the mapper.
 func (p *property) rememberProblem(why resource.Problem) {
-	if payload, err := json.Marshal(why); err == nil && p.readAt.IsZero() && p.problem == "" {
-		p.problem = string(payload)
-		p.readAt, _ = resource.ParseTime(why.Since)
+	r := &p.reading
+	if payload, err := json.Marshal(why); err == nil && r.readAt.IsZero() && r.problem == "" {
+		r.problem, r.problemCode = string(payload), why.Code
+		r.readAt, _ = resource.ParseTime(why.Since)
 	}
 }
 
 // remember takes the value that was reported before this start of the mapper, and the version of the desired value that it
 // answered.
-func (p *property) remember(reported resource.TwinValue) {
+func (p *property) remember(reported resource.TwinValue, now time.Time) {
 	if p.reportedKnown {
 		return // this mapper has reported a newer value since
 	}
 	p.reportedKnown = true
 	value, applied := reported.Value, reported.For
-	if p.readAt.IsZero() {
-		p.readAt, _ = resource.ParseTime(reported.TS)
+	if p.reading.readAt.IsZero() {
+		p.reading.readAt, _ = resource.ParseTime(reported.TS)
+		p.reading.freshAt = now // the clock may have stepped since it was read
 	}
 	p.reported, p.reportIsCurrent, p.reportedFor, p.before = value, true, applied, value
 	p.appliedVer, p.doneVer = cmp.Or(p.appliedVer, applied), cmp.Or(p.doneVer, applied)
@@ -317,6 +350,7 @@ const (
 	stepCompare          // read the device, then apply unless it has it already
 	stepApply            // write it
 	stepRecheck          // read the device: has it lost the value that was applied before this start?
+	stepConfirm          // read the device: has it the value that was written?
 )
 
 // stepPlan is a step with the value to apply, or the refusal to publish.
@@ -332,13 +366,17 @@ func (p *property) plan(now time.Time, canRead, canWrite bool) stepPlan {
 	switch {
 	case w.ver == 0:
 		return stepPlan{step: stepNone}
+	case p.awaiting != nil:
+		return stepPlan{step: stepConfirm}
+	case w.ver == p.doneVer && now.Before(p.writeDue()):
+		return stepPlan{step: stepNone}
 	case w.ver == p.doneVer:
 		return p.planRecheck(canRead, canWrite)
 	case w.cleared:
 		return stepPlan{step: stepForget}
 	case w.expired(now):
 		return stepPlan{step: stepRefuse, refusal: Refuse(Expired, "was to be applied until %s only", resource.FormatTime(w.until))}
-	case now.Before(p.retry.Due()):
+	case now.Before(p.writeDue()):
 		return stepPlan{step: stepNone}
 	case !p.spec.Writable() || !canWrite:
 		return stepPlan{step: stepRefuse, refusal: Refuse(ReadOnly, "%s can't be written", p.info.Name)}
@@ -368,6 +406,9 @@ func (p *property) safeValueNote(why string) *Refusal {
 }
 
 func (p *property) planWrite(value string, canRead bool, said *Refusal) stepPlan {
+	if p.overtaken {
+		return stepPlan{stepApply, value, said}
+	}
 	has := p.known && p.satisfies(p.current, value)
 	switch {
 	case canRead && (p.desired.preexisting || p.maybeWritten || has):
@@ -386,6 +427,27 @@ func (p *property) planRecheck(canRead, canWrite bool) stepPlan {
 		return stepPlan{step: stepRecheck}
 	}
 	return stepPlan{step: stepNone}
+}
+
+// writeDue is when a value may be written again.
+func (p *property) writeDue() time.Time {
+	if p.pause.Due().After(p.retry.Due()) {
+		return p.pause.Due()
+	}
+	return p.retry.Due()
+}
+
+// nextDrive is when plan has something to do.
+func (p *property) nextDrive(now time.Time, canRead, canWrite bool) time.Time {
+	switch do := p.plan(now, canRead, canWrite); {
+	case do.step == stepConfirm:
+		return p.awaiting.next
+	case do.step != stepNone:
+		return time.Time{}
+	case (p.desired.ver != p.doneVer || p.recheckDue) && now.Before(p.writeDue()):
+		return p.writeDue()
+	}
+	return noTime
 }
 
 // planLost decides what to do after recheck has read actual. If it is neither the reported nor the desired value, the

@@ -11,9 +11,16 @@
 //     configuration of the device; never an older value after a newer one. A device that has lost the value while it was
 //     away, for example after a power failure, gets it again or the value is refused, as the property's atBoot says. After
 //     a new configuration the device is read, and written if its value differs.
-//   - A property that can be read is compared before a value is written again, and read back after it was written.
+//   - A property that can be read is compared before a value is written again, and read back after it was written until it has the value,
+//     for as long as the visitor's confirmWithin. What can't be read back is never written again: the value is refused as Lost.
 //   - A value that can't be applied is refused on the topic refused/{property}. If it could not be applied because the
 //     device was away, it is tried again for as long as it is desired.
+//
+// And of devices:
+//   - A device is online while it answers anything. What fails is the request that failed, and is made once more on a fresh
+//     connection before anything is said. What is said has lasted.
+//   - Requests to the devices of a bus take turns: what is slow, busy, dead or unconfirmed takes nothing with it.
+//   - A value that can't be understood, or is too old, is no value.
 //
 // # Files, in reading order
 //
@@ -22,7 +29,9 @@
 //	run.go       Run, the messages of the broker, and which worker has which device
 //	setup.go     what is asked of the core about each device: does it exist, and what was reported of it?
 //	device.go    the state of a device and its properties, and the decision what to do about a desired value: no calls of the driver
-//	worker.go    the goroutine of a bus: which device is opened, pinged, read and driven next
+//	worker.go    the goroutine of a bus: whose request is the next
+//	contact.go   whether a device answers, and what is said about it
+//	read.go      which properties are read in one request, and what becomes of those that were not
 //	drive.go     the steps that device.go decides on, with the driver
 //	words.go     what a device says, translated: its words, and what it says when it has no value
 //	report.go    what is published of a device: values, states, problems and refusals

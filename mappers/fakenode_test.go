@@ -280,8 +280,9 @@ func (n *fakeNode) run(d Driver, change func(*Options)) (stop func()) {
 	n.t.Helper()
 	o := Options{
 		Name: "m1", Servers: []string{n.url()}, Collect: 20 * time.Millisecond,
-		Backoff:   client.Backoff{Min: 10 * time.Millisecond, Max: 40 * time.Millisecond},
-		Reconnect: client.Backoff{Min: 5 * time.Millisecond, Max: 20 * time.Millisecond},
+		Backoff:      client.Backoff{Min: 10 * time.Millisecond, Max: 40 * time.Millisecond},
+		Reconnect:    client.Backoff{Min: 5 * time.Millisecond, Max: 20 * time.Millisecond},
+		OfflineAfter: 30 * time.Millisecond, ConfirmWithin: 100 * time.Millisecond,
 	}
 	if change != nil {
 		change(&o)

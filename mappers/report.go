@@ -43,9 +43,10 @@ func (d *device) topics() (list []string) {
 	return list
 }
 
-// report records a property's current value, and publishes it if it has changed or its report cycle is over.
-func (m *mapper) report(d *device, name, value string) {
-	now := m.o.Now()
+// report records a property's current value, and publishes it if it has changed or its report cycle is over. A value that was written and
+// that the device has now is applied.
+func (w propertyReader) report(d *device, name string, r Reading) {
+	m, now, value := w.m, w.m.o.Now(), r.Value
 	m.mu.Lock()
 	if p := d.props[name]; p != nil { // a driver may be able to tell now what it could not before a value was read
 		maps.DeleteFunc(p.rounded, func(_ string, r roundedValue) bool { return r.err != nil })
@@ -57,14 +58,30 @@ func (m *mapper) report(d *device, name, value string) {
 		return
 	}
 	value = p.spec.Rounded(value)
-	p.current, p.known, p.readAt = value, true, now
-	if p.problem != "" { // a report ends it, also of a value that was reported before
-		p.problem, p.reportIsCurrent = "", false
+	at := now
+	if !r.At.IsZero() && r.At.Before(now) {
+		at = r.At
+	}
+	if p.info.ExpireAfter > 0 && now.Sub(at) >= p.info.ExpireAfter {
+		m.mu.Unlock()
+		return // it was too old before
+	}
+	p.current, p.known, p.reading.readAt, p.reading.freshAt = value, true, at, at
+	var said *Refusal
+	if x := p.awaiting; x != nil && p.desired.ver == x.ver && p.satisfies(value, x.do.value) {
+		p.markDone(x.ver, true, d.openGen)
+		said = x.do.refusal
+	}
+	if p.reading.problem != "" { // a report ends it, also of a value that was reported before
+		p.reading.problem, p.reading.problemCode, p.reportIsCurrent = "", "", false
 		m.out.remove(m.topic(d, topics.KindReadProblem, name))
 	}
 	meets := p.desired.ver > 0 && !p.desired.cleared && p.satisfies(value, p.desired.value)
 	if meets { // a refusal that was published before is cleared, and not published again
 		m.out.remove(m.topic(d, topics.KindRefused, name))
+	}
+	if said != nil {
+		defer func(ver uint64) { m.publishRefusal(d, name, ver, said) }(p.appliedVer)
 	}
 	heartbeat := p.info.Report > 0 && !now.Before(p.reportAt)
 	if !heartbeat && !p.changed(value) {
@@ -73,7 +90,7 @@ func (m *mapper) report(d *device, name, value string) {
 	}
 	p.reported, p.reportedKnown, p.reportIsCurrent, p.reportedFor = value, true, true, p.appliedVer
 	p.reportAt = now.Add(p.info.Report)
-	user := []client.UserProperty{{Key: "ts", Value: resource.FormatTime(now)}}
+	user := []client.UserProperty{{Key: "ts", Value: resource.FormatTime(at)}}
 	if p.appliedVer > 0 {
 		user = append(user, client.UserProperty{Key: "for", Value: strconv.FormatUint(p.appliedVer, 10)})
 		if meets && p.appliedVer == p.desired.ver && !p.same(value, p.desired.value) {
@@ -84,19 +101,15 @@ func (m *mapper) report(d *device, name, value string) {
 	m.publish(d, topics.KindReported, name, value, user)
 }
 
-// publishReadProblem publishes why a property can't be read, and when it last was. Of a property that the driver can't read at all
-// it publishes nothing, because another client may report it. A value that can't be understood is Unknown: the core clears the one that
-// was reported before, so that nobody takes it for the device's.
-func (m *mapper) publishReadProblem(d *device, name string, err error) {
+// publishReadProblem publishes why a property has no value or can't be read, and when it last was. Of a property that the driver can't read at all
+// it publishes nothing, because another client may report it. A value that can't be understood is Unknown, and one that is too old is
+// Stale: the core clears what was reported before, so that nobody takes it for the device's.
+func (m *mapper) publishReadProblem(d *device, name, code string, err error) {
 	m.log.Debug().Err(err).Str("device", d.key).Str("property", name).Msg("not read")
-	why := resource.Problem{Code: resource.ReadFailed, Message: stableText(err)}
+	why := resource.Problem{Code: code, Message: stableText(err)}
 	r, refused := asRefusal(err)
-	if refused {
-		why.Code, why.Message = r.Code, r.Message
-	}
-	unknown := isUnknown(err)
-	if unknown {
-		why.Code = resource.ValueUnknown
+	if refused && code == resource.ValueUnknown {
+		why.Message = r.Message
 	}
 	m.mu.Lock()
 	p := d.props[name]
@@ -104,16 +117,16 @@ func (m *mapper) publishReadProblem(d *device, name string, err error) {
 		m.mu.Unlock()
 		return
 	}
-	if !p.readAt.IsZero() {
-		why.Since = resource.FormatTime(p.readAt)
+	if !p.reading.readAt.IsZero() {
+		why.Since = resource.FormatTime(p.reading.readAt)
 	}
-	text := ""
+	text, code := "", ""
 	if payload, err := json.Marshal(why); err == nil && (!refused || r.Code != NotReachable) {
-		text = string(payload)
+		text, code = string(payload), why.Code
 	}
-	news := text != p.problem
-	p.problem = text
-	if unknown {
+	news := text != p.reading.problem
+	p.reading.problem, p.reading.problemCode = text, code
+	if code == resource.ValueUnknown || code == resource.ValueStale {
 		p.known, p.reportIsCurrent = false, false
 		m.out.remove(m.topic(d, topics.KindReported, name))
 	}
@@ -134,37 +147,35 @@ func (m *mapper) publishRefusal(d *device, name string, ver uint64, r *Refusal) 
 	m.publish(d, topics.KindRefused, name, string(payload), nil)
 }
 
-func (m *mapper) setOnline(d *device, online bool) {
-	if d.online == online && d.retry.Failures() != 1 {
-		return
+// publishState publishes whether a device is online. What was its problem ends with that: the core clears it with the state.
+func (w *worker) publishState(d *device, state string) {
+	c := &d.contact
+	if c.state = state; state == stateOnline {
+		w.m.out.remove(w.m.topic(d, topics.KindProblem, ""))
+		c.problem = ""
 	}
-	if online && !d.online {
-		m.log.Info().Str("device", d.key).Msg("device online")
-	}
-	d.online = online
-	if online {
-		m.out.remove(m.topic(d, topics.KindProblem, "")) // the core ends it with the state
-		d.problem = ""
-	}
-	state := resource.Offline
-	if online {
-		state = resource.Online
-	}
-	m.publish(d, topics.KindDeviceState, "", state, nil)
+	w.m.publish(d, topics.KindDeviceState, "", state, nil)
 }
 
-// publishProblem publishes why a device is not online. It is called before the state is published.
-func (m *mapper) publishProblem(d *device, err error) {
+// publishOfflineReason publishes why a device is offline. It is called before the state is published.
+func (w *worker) publishOfflineReason(d *device, err error) {
 	p := resource.Problem{Code: resource.Unreachable, Message: stableText(err)}
-	if d.badConfig {
+	if d.contact.badConfig {
 		p.Code = resource.BadConfig
 	}
-	payload, failed := json.Marshal(p)
-	if failed != nil || d.problem == string(payload) {
-		return
+	w.publishProblem(d, p)
+}
+
+// publishProblem publishes what is wrong with a device, unless it was the last time; nothing, if the problem has no code.
+func (w *worker) publishProblem(d *device, p resource.Problem) {
+	text := ""
+	if payload, err := json.Marshal(p); err == nil && p.Code != "" {
+		text = string(payload)
 	}
-	d.problem = string(payload)
-	m.publish(d, topics.KindProblem, "", d.problem, nil)
+	if d.contact.problem != text {
+		d.contact.problem = text
+		w.m.publish(d, topics.KindProblem, "", text, nil)
+	}
 }
 
 // stableText returns an error's text without the parts that differ with every attempt, so that the same problem is not published

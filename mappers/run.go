@@ -1,6 +1,7 @@
 package mappers
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -201,7 +202,7 @@ func (m *mapper) configure(a topics.Address, msg client.Message) {
 		}
 		return
 	}
-	info := driverDevice(m.driver, a.Node, b, m.o.Collect)
+	info, wrong := driverDevice(m.driver, a.Node, b, m.o.Collect)
 	bus, noBus := m.busOf(info)
 	// On another bus the device belongs to another goroutine. A new device of the same name, created while the connection was down,
 	// inherits nothing.
@@ -210,7 +211,7 @@ func (m *mapper) configure(a topics.Address, msg client.Message) {
 		d = nil
 	}
 	if d == nil {
-		d = &device{key: a.Device, bus: bus, uid: b.Device.Metadata.UID}
+		d = &device{key: a.Device, bus: bus, uid: b.Device.Metadata.UID, schedule: schedule{phase: newPhase()}}
 		m.devices[a.Device] = d
 		m.adopt(d)
 	}
@@ -221,7 +222,7 @@ func (m *mapper) configure(a topics.Address, msg client.Message) {
 	}
 	before := d.topics()
 	d.configure(info, b.Model)
-	d.noBus = noBus
+	d.unusable = cmp.Or(noBus, wrong)
 	after := d.topics()
 	for _, topic := range before {
 		if !slices.Contains(after, topic) { // of a property that the model has no longer
@@ -302,6 +303,7 @@ func (m *mapper) want(a topics.Address, msg client.Message) {
 	p := d.props[a.Name]
 	w.preexisting = msg.Retained && p.desired.ver == 0 && d.setupAttempts == 1
 	if p.setDesired(w, msg.Retained) && d.isSetUp {
+		d.changed = true
 		m.workers[d.bus].wakeUp()
 	}
 }

@@ -143,10 +143,10 @@ func (m *mapper) remember(d *device, twin map[string]resource.TwinProperty) {
 			p.rememberProblem(*t.Problem)
 		}
 		if t.Reported != nil {
-			p.remember(*t.Reported)
+			p.remember(*t.Reported, m.o.Now())
 		}
 	}
-	d.isSetUp = true
+	d.isSetUp, d.changed = true, true
 	if w := m.workers[d.bus]; w != nil {
 		w.wakeUp()
 	}

@@ -1,20 +1,17 @@
 package mappers
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"maps"
+	"math"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/edgebus/edgebus/topics/backoff"
-	"github.com/edgebus/edgebus/topics/link"
 )
 
-// worker is the one goroutine that uses the devices of a bus.
+// worker is the one goroutine that uses the devices of a bus: it makes one request after the other, of whichever device it is due.
 type worker struct {
 	m    *mapper
 	bus  string
@@ -22,7 +19,9 @@ type worker struct {
 
 	devices []*device // mapper.mu guards it
 
-	answers time.Duration // how long a device of the bus usually takes to answer a Ping; the worker's goroutine only
+	// The worker's goroutine only.
+	wrote  bool // the last request was a write or a command
+	missed bool // the last request was not answered
 }
 
 func (w *worker) wakeUp() {
@@ -46,7 +45,7 @@ func (w *worker) run(ctx context.Context) {
 		case <-timer.C:
 		case <-w.wake:
 		}
-		next := w.pass(ctx)
+		next := w.serve(ctx)
 		if w.idle() {
 			return
 		}
@@ -60,69 +59,93 @@ func (w *worker) list() []*device {
 	return slices.Clone(w.devices)
 }
 
-// pass serves every device once and returns when it is to be called again. Open devices are served first, those that answer quickly
-// before slow ones, and again between two slow ones if they are due: one waits for one slow answer, not for all. After a device has
-// failed, no other is contacted in this pass, so that devices that answer wait for one timeout a pass, however many
-// devices don't answer. Open devices that were not served because of that are pinged in the next pass. Closed devices are
-// tried in the order in which they become due.
-func (w *worker) pass(ctx context.Context) time.Time {
-	next := w.m.o.Now().Add(time.Hour)
-	plan := func(at time.Time, due bool) {
-		if due && at.Before(next) {
-			next = at
-		}
-	}
-	var untried, served []*device
-	failed := false
-	for _, d := range w.quickFirst() {
+// serve makes requests until none is due, and returns when the next one is.
+func (w *worker) serve(ctx context.Context) time.Time {
+	for ctx.Err() == nil {
+		d, write, at := w.next()
 		switch {
-		case ctx.Err() != nil:
-			return next
-		case !w.prepare(d):
-		case d.session == nil, d.needsPing, failed:
-			d.needsPing = d.session != nil
-			untried = append(untried, d)
+		case d == nil:
+			return at
+		case write:
+			propertyWriter{propertyReader{w}}.write(ctx, d)
 		default:
-			plan(w.serve(ctx, d))
-			failed = d.session == nil
-			for _, quick := range served {
-				if !failed && ctx.Err() == nil && quick.answers < d.answers/2 && w.isDue(quick) {
-					plan(w.serve(ctx, quick))
-					failed = quick.session == nil
-				}
+			propertyReader{w}.read(ctx, d)
+		}
+		w.wrote, w.missed = write, d.contact.failures > 0
+		d.served = w.m.o.Now()
+		w.m.mu.Lock()
+		d.changed = true
+		w.m.mu.Unlock()
+	}
+	return w.m.o.Now()
+}
+
+// deviceAgenda is when something is to be done for a device.
+type deviceAgenda struct {
+	read  time.Time // a request to read it, or to find out whether it answers
+	write time.Time // a write or a command
+	event time.Time // something to say that needs no request: a value has expired
+}
+
+// noTime is after every time of an agenda.
+var noTime = time.Date(9999, 1, 1, 0, 0, 0, 0, time.UTC)
+
+func earlierOf(a, b time.Time) time.Time {
+	if b.Before(a) {
+		return b
+	}
+	return a
+}
+
+// next finds the device whose request is to be made now, or the time when one is due. Writes and reads take turns, so that neither
+// holds up the other. Among the devices that wait it is the one that has waited longest in relation to how long its requests
+// take: a quick one waits for one request of a slow one, and never for several, and a slow one gets its turn.
+func (w *worker) next() (due *device, write bool, at time.Time) {
+	now := w.m.o.Now()
+	at = now.Add(time.Hour)
+	var reads, writes *device
+	var readRank, writeRank float64
+	for _, d := range w.list() {
+		if !w.prepare(d) {
+			continue
+		}
+		w.look(d, now)
+		a := d.agenda
+		at = earlierOf(earlierOf(at, a.event), earlierOf(a.read, a.write))
+		if !a.read.After(now) {
+			if rank := w.rank(d, now, a.read); reads == nil || rank > readRank {
+				reads, readRank = d, rank
 			}
-			served = append(served, d)
+		}
+		if !a.write.After(now) {
+			if rank := w.rank(d, now, a.write); writes == nil || rank > writeRank {
+				writes, writeRank = d, rank
+			}
 		}
 	}
-	slices.SortStableFunc(untried, func(a, b *device) int { return a.retry.Due().Compare(b.retry.Due()) })
-	for _, d := range untried {
-		now := w.m.o.Now()
-		switch {
-		case ctx.Err() != nil:
-			return next
-		case d.badConfig, now.Before(d.retry.Due()):
-			w.m.failCommands(d, d.lastErr)
-			plan(d.retry.Due(), !d.badConfig)
-		case failed:
-			plan(now, true) // in the next pass, after those that are open
-		default:
-			plan(w.attempt(ctx, d))
-			failed = d.session == nil && !d.badConfig
-		}
+	if writes != nil && (reads == nil || !w.wrote) {
+		return writes, true, at
 	}
-	return next
+	return reads, false, at
 }
 
-// quickFirst lists the devices in order of how long they take to answer.
-func (w *worker) quickFirst() []*device {
-	list := w.list()
-	slices.SortStableFunc(list, func(a, b *device) int { return cmp.Compare(a.answers, b.answers) })
-	return list
-}
-
-// isDue reports whether something is to be done for an open device now.
-func (w *worker) isDue(d *device) bool {
-	return d.session != nil && w.prepare(d) && d.session != nil && !w.nextDue(d).After(w.m.o.Now())
+// rank is how long a device has waited since its request was due, or since it was served, in relation to how long its requests take. One that
+// may well not answer takes long. After a request that was not answered it is how lately a device has answered: when many die at once, those
+// that don't have their turn in between.
+func (w *worker) rank(d *device, now, due time.Time) float64 {
+	took := max(d.took, time.Millisecond)
+	if d.contact.failures > 0 || !d.contact.known {
+		took = max(took, w.m.o.ProbeTimeout)
+	}
+	waited := now.Sub(due)
+	if due.IsZero() || d.served.After(due) {
+		waited = now.Sub(d.served)
+	}
+	rank := float64(waited) / float64(took)
+	if w.missed && d.contact.known && d.contact.failures == 0 {
+		rank += math.MaxInt32 / (1 + now.Sub(d.contact.answeredAt).Seconds())
+	}
+	return rank
 }
 
 // prepare closes a device that is gone or was configured anew. It is false when there is nothing to do for the device.
@@ -137,90 +160,62 @@ func (w *worker) prepare(d *device) bool {
 	}
 	if gen != d.openGen { // new, or configured anew
 		w.close(d)
-		d.openGen, d.retry, d.badConfig = gen, backoff.Retry{}, false
+		d.openGen = gen
+		d.contact = deviceContact{state: d.contact.state, problem: d.contact.problem, anew: true}
+		w.m.mu.Lock()
+		d.notices, d.changed = nil, true
+		w.m.mu.Unlock()
 	}
 	return ready
 }
 
-// attempt opens a closed device, or pings an open one, and serves it.
-func (w *worker) attempt(ctx context.Context, d *device) (at time.Time, due bool) {
+// look does for a device what needs no request, and plans what does.
+func (w *worker) look(d *device, now time.Time) {
 	w.m.mu.Lock()
-	info, gen, err := d.info, d.gen, d.noBus
+	changed := d.changed || !now.Before(d.agenda.event)
+	d.changed = false
 	w.m.mu.Unlock()
-	if gen != d.openGen { // configured anew since prepare
-		return w.m.o.Now(), true
+	if !changed {
+		return
 	}
-	d.needsPing = false
-	if err != nil {
-		return w.fail(ctx, d, err)
-	}
-	if d.session == nil {
-		err = w.open(ctx, d, info)
-	} else {
-		err = w.ping(ctx, d)
-	}
-	if err != nil {
-		return w.fail(ctx, d, err)
-	}
-	return w.serve(ctx, d)
+	propertyReader{w}.collectPushed(d)
+	w.judge(d, now)
+	w.m.mu.Lock()
+	defer w.m.mu.Unlock()
+	d.agenda = w.plan(d, now)
 }
 
-// serve does what is due for an open device: writes, reads, pushed values, commands. due is false if the device needs
-// nothing more until a message arrives.
-func (w *worker) serve(ctx context.Context, d *device) (at time.Time, due bool) {
-	for _, do := range []func(context.Context, *device) error{w.driveAll, w.collect, w.collectPushed, w.runCommands} {
-		if err := do(ctx, d); err != nil {
-			return w.fail(ctx, d, err)
-		}
+// plan says when something is to be done for a device. mu is held.
+func (w *worker) plan(d *device, now time.Time) deviceAgenda {
+	a := deviceAgenda{noTime, noTime, noTime}
+	c := &d.contact
+	if !c.asking.IsZero() && c.state != stateOffline {
+		a.event = c.asking.Add(d.offlineAfter(w.m.o))
 	}
-	w.m.setOnline(d, true)
-	d.retry.Succeeded()
-	return w.nextDue(d), true
-}
-
-// ping asks a device that can be pinged whether it is there. While other devices of the bus are online it has less
-// time to answer than for any other call.
-func (w *worker) ping(ctx context.Context, d *device) error {
-	p, ok := d.session.Session.(Pinger)
-	if !ok {
-		return nil
+	for _, p := range d.props {
+		a.event = earlierOf(a.event, p.nextEvent(now))
 	}
-	limit := w.pingTime(d)
-	ctx, cancel := context.WithTimeout(ctx, limit)
-	defer cancel()
-	start := time.Now()
-	err := w.call(ctx, p.Ping)
 	switch {
-	case err == nil && w.answers == 0:
-		w.answers = time.Since(start)
-	case err == nil:
-		w.answers = (w.answers + time.Since(start)) / 2
-	case ctx.Err() != nil && limit < w.m.o.CallTimeout:
-		return fmt.Errorf("no answer to a short request (probeTimeout): %w", err)
+	case c.badConfig: // until it is configured anew
+		return a
+	case d.session == nil, c.isSilent():
+		a.read = c.retryAt
+		return a
 	}
-	return err
-}
-
-// pingTime is how long a Ping of d may take: ProbeTimeout, and no longer than the shortest collect cycle of the devices of
-// the bus that are online, but at least several times what a device of the bus usually takes. With none online it may
-// take as long as any call.
-func (w *worker) pingTime(d *device) time.Duration {
-	limit, others := w.m.o.ProbeTimeout, false
-	for _, x := range w.list() {
-		if x == d || !x.online || x.session == nil {
-			continue
+	for _, g := range d.pending {
+		a.read = earlierOf(a.read, g.due)
+	}
+	reads, writes := d.session.CanRead(), d.session.CanWrite()
+	for _, p := range d.props {
+		if reads && !p.reading.pending {
+			a.read = earlierOf(a.read, p.reading.collectAt)
 		}
-		others = true
-		w.m.mu.Lock()
-		for _, p := range x.props {
-			limit = min(limit, p.info.Collect)
-		}
-		w.m.mu.Unlock()
+		a.write = earlierOf(a.write, p.nextDrive(now, reads, writes))
 	}
-	if !others {
-		return w.m.o.CallTimeout
+	if len(d.commands) > 0 {
+		a.write = time.Time{}
 	}
-	return min(w.m.o.CallTimeout, max(limit, 4*w.answers))
+	return a
 }
 
 // current reports whether the device's session is by its newest configuration.
@@ -247,9 +242,44 @@ func (w *worker) idle() bool {
 	return true
 }
 
+// request makes one request to an open device.
+func (w *worker) request(ctx context.Context, d *device, brief bool, f func(context.Context) error) error {
+	limit := w.limit(d, brief || d.contact.failures > 0 || !d.contact.known)
+	start := time.Now()
+	err := w.call(ctx, limit, f)
+	if took := time.Since(start); err == nil && d.took == 0 {
+		d.took = took
+	} else if err == nil {
+		d.took = (3*d.took + took) / 4
+	}
+	if err != nil && brief && kindOf(err) == kindNoAnswer && errors.Is(err, context.DeadlineExceeded) {
+		return fmt.Errorf("no answer within %s: %w", limit.Round(time.Millisecond), err)
+	}
+	return err
+}
+
+// limit is how long a request may take. One that may well not be answered, since the last one was not or there was none, is brief while other
+// devices of the bus answer or were not asked yet: it has Options.ProbeTimeout, or several times what the device usually takes. Every
+// fifth may take as long as any, since the device may be slow.
+func (w *worker) limit(d *device, brief bool) time.Duration {
+	limit := w.m.o.CallTimeout
+	if t, ok := d.session.Session.(Timeouter); ok {
+		if own := t.Timeout(); own > 0 {
+			limit = own + time.Second // the driver notices it first
+		}
+	}
+	if !brief || !slices.ContainsFunc(w.list(), func(x *device) bool { return x != d && !x.contact.badConfig && !x.contact.isSilent() }) {
+		return limit
+	}
+	if d.probes++; d.probes%5 == 0 {
+		return limit
+	}
+	return min(limit, max(w.m.o.ProbeTimeout, 4*d.took))
+}
+
 // call bounds one call of the driver.
-func (w *worker) call(ctx context.Context, f func(context.Context) error) error {
-	ctx, cancel := context.WithTimeout(ctx, w.m.o.CallTimeout)
+func (w *worker) call(ctx context.Context, limit time.Duration, f func(context.Context) error) error {
+	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	return recoverPanic(func() error { return f(ctx) })
 }
@@ -266,8 +296,10 @@ func recoverPanic(f func() error) (err error) {
 	return f()
 }
 
+// open opens a device.
 func (w *worker) open(ctx context.Context, d *device, info Device) error {
-	err := w.call(ctx, func(ctx context.Context) (err error) {
+	info.tell = func(code, message string) { w.m.tell(d, code, message) }
+	err := w.call(ctx, w.m.o.CallTimeout, func(ctx context.Context) (err error) {
 		d.session, err = Open(ctx, w.m.driver, info)
 		return err
 	})
@@ -275,25 +307,31 @@ func (w *worker) open(ctx context.Context, d *device, info Device) error {
 		d.session = nil
 		return err
 	}
-	if err := w.ping(ctx, d); err != nil {
-		return err
-	}
 	w.startPush(ctx, d)
 	w.startEvents(ctx, d)
 	w.m.mu.Lock()
 	defer w.m.mu.Unlock()
-	for _, p := range d.props { // the values may have changed while it was offline
-		p.known = false
-		p.collectAt, p.retry = time.Time{}, backoff.Retry{}
+	for _, p := range d.props {
 		p.nearest, p.round, p.rounded = nil, nil, nil
 		if r, ok := d.session.Session.(Rounder); ok && len(p.info.Words) == 0 {
 			p.nearest, p.round = p.roundedValue, w.m.nearest(d, r, p)
 		}
-		if p.reportedKnown && p.appliedVer > 0 {
+	}
+	return nil
+}
+
+// reset has everything of a device looked at again, since it may have changed, or been forgotten, while the device was away.
+func (w *worker) reset(d *device) {
+	w.m.mu.Lock()
+	defer w.m.mu.Unlock()
+	for _, p := range d.props {
+		p.known = false
+		p.reading.collectAt, p.reading.failures, p.reading.startedAt, p.reading.period = time.Time{}, 0, time.Time{}, 0
+		p.retry, p.pause = backoff.Retry{}, backoff.Retry{}
+		if p.reportedKnown && p.appliedVer > 0 && p.awaiting == nil {
 			p.recheckDue, p.before = true, p.reported
 		}
 	}
-	return nil
 }
 
 // startPush runs the session's Push, when it has one, until the session is closed.
@@ -306,6 +344,12 @@ func (w *worker) startPush(ctx context.Context, d *device) {
 	lost, done := make(chan error, 1), make(chan struct{})
 	d.lost = lost
 	d.stopPush = func() { cancel(); <-done }
+	wake := func() {
+		w.m.mu.Lock()
+		d.changed = true
+		w.m.mu.Unlock()
+		w.wakeUp()
+	}
 	go func() {
 		defer close(done)
 		emit := func(property, value string) {
@@ -317,14 +361,14 @@ func (w *worker) startPush(ctx context.Context, d *device) {
 				d.pushed[property] = value
 			}
 			w.m.mu.Unlock()
-			w.wakeUp()
+			wake()
 		}
 		err := recoverPanic(func() error { return p.Push(ctx, emit) })
 		if err == nil && ctx.Err() == nil {
 			err = errors.New("the device stopped sending its changes")
 		}
 		lost <- err
-		w.wakeUp()
+		wake()
 	}()
 }
 
@@ -347,195 +391,4 @@ func (w *worker) close(d *device) {
 		w.m.log.Debug().Err(err).Str("device", d.key).Msg("close")
 	}
 	d.session = nil
-}
-
-// collect reads what is due and reports what has changed.
-func (w *worker) collect(ctx context.Context, d *device) error {
-	names := w.due(d)
-	if len(names) == 0 || !d.session.CanRead() {
-		return nil
-	}
-	start := time.Now()
-	got := map[string]Reading{}
-	var failed error
-	answered := false
-	for _, group := range d.session.Groups(names) {
-		read, err := w.readGroup(ctx, d, group)
-		if err != nil {
-			failed = cmp.Or(failed, err)
-			for _, name := range group {
-				got[name] = Reading{Err: err}
-			}
-			continue
-		}
-		answered = true
-		maps.Copy(got, read)
-	}
-	d.answers = (d.answers + time.Since(start)) / 2
-	if failed != nil && !answered {
-		return failed
-	}
-	if !w.current(d) {
-		return nil // read under the old configuration: not valid under the new one
-	}
-	for _, name := range names {
-		r, ok := got[name]
-		if !ok {
-			continue
-		}
-		if r.Err == nil {
-			r.Err = w.check(d, name, r.Value)
-		}
-		if r.Err != nil {
-			w.m.publishReadProblem(d, name, r.Err)
-		} else {
-			w.m.report(d, name, r.Value)
-		}
-	}
-	return nil
-}
-
-// readGroup makes one request for the properties of a group.
-func (w *worker) readGroup(ctx context.Context, d *device, names []string) (got map[string]Reading, err error) {
-	err = w.call(ctx, func(ctx context.Context) (err error) {
-		got, err = d.session.Read(ctx, names)
-		return err
-	})
-	return got, err
-}
-
-// check says what is wrong with a value that was read: the core would not take one that is not of the property's type.
-func (w *worker) check(d *device, name, value string) error {
-	w.m.mu.Lock()
-	p := d.props[name]
-	w.m.mu.Unlock()
-	if p == nil || value == "" {
-		return nil
-	}
-	if len(value) > link.MaxValue {
-		return Refuse(Invalid, "the device has %d bytes: a value is at most %d", len(value), link.MaxValue)
-	}
-	if err := withoutLimits(p.spec).Check([]byte(value)); err != nil {
-		return Refuse(Invalid, "the device has %s", strings.TrimPrefix(err.Error(), name+": "))
-	}
-	return nil
-}
-
-// due takes the properties that are to be read now, and plans their next reading. Those that are due soon are included, because one
-// request for all costs less than several.
-func (w *worker) due(d *device) []string {
-	now := w.m.o.Now()
-	w.m.mu.Lock()
-	defer w.m.mu.Unlock()
-	var names []string
-	due := false
-	for _, name := range d.order {
-		p := d.props[name]
-		if p.collectAt.After(now.Add(p.info.Collect / 10)) {
-			continue
-		}
-		due = due || !p.collectAt.After(now)
-		names = append(names, name)
-	}
-	if !due {
-		return nil
-	}
-	for _, name := range names {
-		p := d.props[name]
-		p.collectAt = p.collectAt.Add(p.info.Collect)
-		if !p.collectAt.After(now) { // the first time, or late: missed readings are not made up for
-			p.collectAt = now.Add(p.info.Collect)
-		}
-	}
-	return names
-}
-
-func (w *worker) nextDue(d *device) time.Time {
-	w.m.mu.Lock()
-	defer w.m.mu.Unlock()
-	next := w.m.o.Now().Add(time.Hour)
-	reads := d.session.CanRead()
-	for _, p := range d.props {
-		if reads && p.collectAt.Before(next) {
-			next = p.collectAt
-		}
-		if p.desired.ver != p.doneVer && p.retry.Failures() > 0 && p.retry.Due().Before(next) {
-			next = p.retry.Due()
-		}
-	}
-	return next
-}
-
-// readOne reads one property. ok is false when it has no value to read; unknown is then why its value can't be understood, if that is
-// the reason.
-func (w *worker) readOne(ctx context.Context, d *device, name string) (value string, ok bool, unknown, err error) {
-	if !d.session.CanRead() {
-		return "", false, nil, nil
-	}
-	got, err := w.readGroup(ctx, d, []string{name})
-	if err != nil {
-		return "", false, nil, err
-	}
-	r, read := got[name]
-	if isUnknown(r.Err) {
-		return "", false, r.Err, nil
-	}
-	return r.Value, read && r.Err == nil, nil, nil
-}
-
-// collectPushed reports the values that the device has sent by itself.
-func (w *worker) collectPushed(_ context.Context, d *device) error {
-	if !w.current(d) {
-		return nil
-	}
-	w.reportPushed(d)
-	select {
-	case err := <-d.lost:
-		return err
-	default:
-		return nil
-	}
-}
-
-func (w *worker) reportPushed(d *device) {
-	w.m.mu.Lock()
-	pushed := d.pushed
-	d.pushed = nil
-	w.m.mu.Unlock()
-	for name, value := range pushed {
-		r := Reading{Value: value}
-		if p, err := d.session.property(name); err == nil {
-			r = p.translate(r)
-		}
-		if r.Err == nil {
-			r.Err = w.check(d, name, r.Value)
-		}
-		if r.Err != nil {
-			w.m.publishReadProblem(d, name, r.Err)
-			continue
-		}
-		w.m.report(d, name, r.Value)
-	}
-}
-
-// fail closes a device and plans the next attempt to open it.
-func (w *worker) fail(ctx context.Context, d *device, err error) (time.Time, bool) {
-	if ctx.Err() != nil { // the mapper is stopping: the error says nothing about the device
-		return time.Time{}, false
-	}
-	if w.current(d) {
-		w.reportPushed(d) // what the device sent before it failed
-	}
-	w.close(d)
-	wait := d.retry.Failed(w.m.o.Backoff, w.m.o.Now())
-	d.lastErr = err
-	var bad *ConfigError
-	d.badConfig = errors.As(err, &bad)
-	if d.online || d.retry.Failures() == 1 {
-		w.m.log.Warn().Err(err).Str("device", d.key).Stringer("retry_in", wait.Round(time.Millisecond)).Bool("until_reconfigured", d.badConfig).Msg("device offline")
-	}
-	w.m.publishProblem(d, err)
-	w.m.setOnline(d, false)
-	w.m.failCommands(d, err)
-	return d.retry.Due(), !d.badConfig
 }

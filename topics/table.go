@@ -142,7 +142,7 @@ var contractTable = [...]Topic{
 	{KindOverride, "devices/{device}/override/{property}", OwnerEdge, 1, true, "Value", noRoles, watcherRoles, "desired value that was set on the node"},
 	{KindConflict, "devices/{device}/conflict/{property}", OwnerEdge, 1, true, "Conflict", noRoles, watcherRoles, "an override that conflicts with a newer desired value: both values, and which one is in force"},
 	{KindDeviceState, "devices/{device}/state", OwnerEdge, 1, true, "DeviceState", []Role{RoleMapper}, watcherRoles, "online, offline or unknown, from the device's mapper"},
-	{KindProblem, "devices/{device}/problem", OwnerEdge, 1, true, "Problem", []Role{RoleMapper}, watcherRoles, "why the device is not online, from its mapper"},
+	{KindProblem, "devices/{device}/problem", OwnerEdge, 1, true, "Problem", []Role{RoleMapper}, watcherRoles, "why the device is not online, or what else is wrong with it, from its mapper"},
 	{KindReadProblem, "devices/{device}/problem/{property}", OwnerEdge, 1, true, "Problem", []Role{RoleMapper}, watcherRoles, "why the property can't be read, from the device's mapper"},
 	{KindAlarms, "devices/{device}/alarms/{property}", OwnerEdge, 1, true, "Alarms", noRoles, watcherRoles, "the alarms of the property that are raised"},
 	{KindUpgrade, "upgrade", OwnerCloud, 1, true, "UpgradeOrder", noRoles, agentReaderRoles, "the upgrade that the node is to make"},

@@ -188,7 +188,9 @@ func (ds *devices) recordReported(b *batch, n *node, a topics.Address, c *link.E
 	case topics.KindOverride:
 		add(resource.EventNormal, "Overridden", "%s on the node, by %s", clipText(string(c.Value)), c.Origin)
 	case topics.KindProblem:
-		if p, err := resource.ParseProblem(c.Value); err == nil {
+		if p, err := resource.ParseProblem(c.Value); err == nil && p.Online {
+			add(resource.EventWarning, resource.ConditionDegraded, "%s: %s", p.Code, p.Message)
+		} else if err == nil {
 			add(resource.EventWarning, "Offline", "%s: %s", p.Code, p.Message)
 		}
 	case topics.KindReadProblem:

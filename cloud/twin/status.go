@@ -226,8 +226,8 @@ func (sw *statusWriter) followReports(d *device, whole *resource.Device, before 
 		s.State = resource.Unknown // what the node reported last may be outdated
 	}
 	s.Conditions = resource.SetCondition(s.Conditions, online, now)
-	s.Conditions = setNodeOnline(s.Conditions, reach, now)
-	resource.SetObservedGeneration(s.Conditions, whole.Metadata.Generation, resource.ConditionOnline, resource.ConditionNodeOnline)
+	s.Conditions = reach.SetDegraded(setNodeOnline(s.Conditions, reach, now), now)
+	resource.SetObservedGeneration(s.Conditions, whole.Metadata.Generation, resource.ConditionOnline, resource.ConditionNodeOnline, resource.ConditionDegraded)
 	return true
 }
 

@@ -170,6 +170,7 @@ func (r *reader) deviceWithStatus(name string, mappers []resource.Mapper) (resou
 	d.Status.Twin = r.twin(name, known.bundle.Model)
 	d.Status.Conditions = reach.TwinConditions(nil, d.Status.Twin, time.Time{}) // no history is kept here: no transition times
 	d.Status.Conditions = resource.SetCondition(d.Status.Conditions, reach.Condition(), time.Time{})
+	d.Status.Conditions = reach.SetDegraded(d.Status.Conditions, time.Time{})
 	d.FollowAlarms(known.bundle.Model, func(property string) []byte {
 		e, _ := r.up.Get(topics.DeviceKey(name, topics.KindAlarms, property))
 		return e.Value

@@ -258,7 +258,7 @@ func (w *localWrites) problem(b *batch, a topics.Address, m broker.Message) erro
 		if err != nil {
 			return err
 		}
-		if a.Kind == topics.KindReadProblem && why.Code == resource.ValueUnknown { // readers must not take the value before for the device's
+		if a.Kind == topics.KindReadProblem && why.Clears() { // readers must not take the value before for the device's
 			w.up.clear(b, topics.DeviceKey(a.Device, topics.KindReported, a.Name))
 		}
 	}

@@ -303,13 +303,13 @@ func TestFailedReadsAreSeen(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, resource.Online, d.Status.State)
 	require.Nil(t, d.Status.Twin["b"].Reported)
-	require.Equal(t, "Rejected", d.Status.Twin["b"].Problem.Code)
+	require.Equal(t, resource.ValueUnread, d.Status.Twin["b"].Problem.Code)
 	require.Contains(t, d.Status.Twin["b"].Problem.Message, "illegal data address")
 	require.Empty(t, d.Status.Twin["b"].Problem.Since, "it was never read")
 	said.AwaitThat("v1/nodes/n1/devices/u1/problem/b", func(m client.Message) bool { return strings.Contains(string(m.Payload), "illegal data address") })
 	_, ok := said.Get("v1/nodes/n1/devices/u1/problem/a")
 	require.False(t, ok, "its neighbours can be read")
-	require.Contains(t, runDoctor(s), "u1 (b: Rejected: holding 1..1: unit 1 answered: illegal data address")
+	require.Contains(t, runDoctor(s), "u1 (b: Unread: Rejected: holding 1: unit 1 answered: exception 02 (illegal data address)")
 	require.NotContains(t, runDoctor(s), "as they should be")
 
 	// Only the one that fails costs a request of its own.

@@ -247,7 +247,7 @@ type DeviceStatus struct {
 	// Alarms are the alarms that are raised.
 	// +listType=atomic
 	Alarms []AlarmStatus `json:"alarms,omitempty"`
-	// Conditions are Online, InSync, Readable, Refused, TwinConflict, NodeOnline and Alarm.
+	// Conditions are Online, InSync, Readable, Refused, TwinConflict, NodeOnline, Degraded and Alarm.
 	// +listType=map
 	// +listMapKey=type
 	Conditions []Condition `json:"conditions,omitempty"`
@@ -293,23 +293,30 @@ type Membership struct {
 	Devices []string `json:"devices"`
 }
 
-// Problem is the payload of devices/{device}/problem, why a device is not online, and of devices/{device}/problem/{property},
-// why a property can't be read. Both are from the device's mapper.
+// Problem is the payload of devices/{device}/problem, why a device is not online or what else is wrong with it, and of
+// devices/{device}/problem/{property}, why a property can't be read. Both are from the device's mapper.
 type Problem struct {
 	Code    string `json:"code"`              // the reason, in one word
 	Message string `json:"message,omitempty"` // the reason, for people
 	Since   string `json:"since,omitempty"`   // for a property: when it was last read
+	Online  bool   `json:"online,omitempty"`  // for a device: it is online nevertheless
 }
 
 // The codes of Problems from mappers that use the SDK. For a property that can't be read they also use the codes of refusals.
 const (
 	BadConfig   = "BadConfig"   // the configuration in the Device or its model is wrong
 	Unreachable = "Unreachable" // the device does not answer, or not correctly
-	ReadFailed  = "ReadFailed"  // the property can't be read, and no other code fits
+	ReadFailed  = "ReadFailed"  // the reason of the condition Readable
+	ValueUnread = "Unread"      // the property can't be read, while others can; what was reported stays
 	// ValueUnknown: the device says that it has no value, or none that can be understood. The core clears the reported value.
 	ValueUnknown = "Unknown"
-	ClockAhead   = "ClockAhead" // its reports are refused for timestamps in the future: a code of the core
+	// ValueStale: the value was not said again for as long as its visitor's expireAfter. The core clears the reported value.
+	ValueStale = "Stale"
+	ClockAhead = "ClockAhead" // its reports are refused for timestamps in the future: a code of the core
 )
+
+// Clears reports whether a problem of a property says that it has no value: what was reported before is cleared.
+func (p Problem) Clears() bool { return p.Code == ValueUnknown || p.Code == ValueStale }
 
 // ParseProblem reads the payload of the topics of a Problem.
 func ParseProblem(payload []byte) (Problem, error) {
@@ -403,7 +410,7 @@ func (r Reachability) Condition() Condition {
 		c.Reason, c.Message = ReasonLocal, "its state stays on node "+r.Node+" (spec.localState)"
 	case r.State == Online:
 		c.Status, c.Reason = "True", "Online"
-	case r.Problem != nil:
+	case r.Problem != nil && !r.Problem.Online:
 		c.Status, c.Reason, c.Message = "False", r.Problem.Code, r.Problem.Message
 	case r.State == Offline:
 		c.Status, c.Reason, c.Message = "False", "Offline", "its mapper does not reach it, and has not said why"
@@ -411,6 +418,21 @@ func (r Reachability) Condition() Condition {
 		c.Reason, c.Message = r.noMapperReason()
 	}
 	return c
+}
+
+// ConditionDegraded says what is wrong with a device that is online, such as that it isn't read as often as it is to be. A device of which that
+// was never so has none.
+const ConditionDegraded = "Degraded"
+
+// SetDegraded sets the condition Degraded in the list.
+func (r Reachability) SetDegraded(list []Condition, now time.Time) []Condition {
+	switch {
+	case r.State == Online && !r.Away && r.Problem != nil && r.Problem.Online:
+		return SetCondition(list, Condition{Type: ConditionDegraded, Status: "True", Reason: r.Problem.Code, Message: r.Problem.Message}, now)
+	case findCondition(list, ConditionDegraded) != nil:
+		return SetCondition(list, Condition{Type: ConditionDegraded, Status: "False", Reason: "AsConfigured"}, now)
+	}
+	return list
 }
 
 // Outdated says since when and why what was last reported of the device may no longer be so; empty: it is.

@@ -118,7 +118,7 @@ func (p Property) compare(t *TwinProperty) (known bool) {
 
 // isUnknown reports whether nobody knows if the property is in sync, because its value can't be understood.
 func (t TwinProperty) isUnknown() bool {
-	return !t.InSync && t.Reported == nil && t.Refused == nil && t.Problem != nil && t.Problem.Code == ValueUnknown
+	return !t.InSync && t.Reported == nil && t.Refused == nil && t.Problem != nil && t.Problem.Clears()
 }
 
 func twinValue(s StoredValue, ok bool) *TwinValue {
@@ -199,7 +199,7 @@ func (d *Device) StatusAfter(prev *Device, status []byte, m *DeviceModel, now ti
 	}
 	next.FollowSpec(m, now)
 	if prev != nil && prev.Spec.NodeName == d.Spec.NodeName && prev.Spec.Protocol.Type == d.Spec.Protocol.Type && m != nil {
-		SetObservedGeneration(next.Status.Conditions, d.Metadata.Generation, ConditionOnline, ConditionNodeOnline) // nothing else in the spec affects these conditions
+		SetObservedGeneration(next.Status.Conditions, d.Metadata.Generation, ConditionOnline, ConditionNodeOnline, ConditionDegraded) // nothing else in the spec affects these conditions
 	}
 	return json.Marshal(next.Status)
 }

@@ -22,7 +22,7 @@ func checkDevices(d *nodeDiagnosis, f facts) {
 	}
 	before := len(d.Findings)
 	d.notOnline(f)
-	var waiting, refused, unread, conflicts, overridden, noModel []string
+	var waiting, refused, unread, degraded, conflicts, overridden, noModel []string
 	for _, x := range f.devices {
 		name := x.Metadata.Name
 		for _, c := range x.Status.Conditions {
@@ -41,6 +41,8 @@ func checkDevices(d *nodeDiagnosis, f facts) {
 				refused = append(refused, name+" ("+c.Message+")")
 			case c.Type == resource.ConditionReadable && c.Status == "False":
 				unread = append(unread, name+" ("+c.Message+")")
+			case c.Type == resource.ConditionDegraded && c.Status == "True":
+				degraded = append(degraded, name+" ("+c.Message+")")
 			case c.Type == "TwinConflict" && c.Status == "True":
 				conflicts = append(conflicts, name+" ("+c.Message+")")
 			}
@@ -49,6 +51,7 @@ func checkDevices(d *nodeDiagnosis, f facts) {
 	d.list(markWrong, noModel, "create it", "devices whose model does not exist: %s")
 	d.list(markWrong, unread, "does the device have them? correct its model (propertyVisitors), or repair the device; its mapper keeps trying",
 		"devices with values that can't be read: %s")
+	d.list(markLook, degraded, "the message says what to set", "devices that do less than they are to: %s")
 	d.list(markLook, waiting, "the mapper applies it when the device is online", "devices that are not as they should be yet: %s")
 	d.list(markLook, overridden, "clear the override there, with an empty value; for the desired value to win, clear it and set it again: edgebus twin set DEVICE PROPERTY=",
 		"values that are overridden on the node: %s")
