@@ -81,7 +81,7 @@ func TestReadersNeverWaitForAFrozenDisk(t *testing.T) {
 					return err
 				})
 			}
-			m.readInTime("QoS 0", func(ctx context.Context) error { return echo(ctx, other, heard) })
+			m.readInTime("QoS 0", func(ctx context.Context) error { return publishAndHear(ctx, other, heard) })
 			if rounds == 0 {
 				delivered = append(delivered, m.fetchQueued())
 			}
@@ -171,8 +171,8 @@ func (m *smallMachine) fetchQueued() time.Duration {
 	return took
 }
 
-// echo publishes at QoS 0, and waits for what a subscriber hears.
-func echo(ctx context.Context, c *client.Client, heard <-chan struct{}) error {
+// publishAndHear publishes at QoS 0, and waits for what a subscriber hears.
+func publishAndHear(ctx context.Context, c *client.Client, heard <-chan struct{}) error {
 	if err := c.Publish(ctx, client.Message{Topic: "echo", Payload: []byte("x")}); err != nil {
 		return err
 	}
