@@ -104,7 +104,7 @@ func Run(ctx context.Context, o Options) (err error) {
 
 	// Objects, by the rules for all of them, and what happened to them.
 	registry := objects.New(objects.Options{
-		Reader: st, Writer: secrets, Log: log, Seal: secrets.key, Managers: api.Managers(), Audit: auditWrites(auditLog),
+		Reader: st, Writer: secrets, Derived: st, Log: log, Seal: secrets.key, Managers: api.Managers(), Audit: auditWrites(auditLog),
 		NodeReferences: nodeReferences(st), Fetched: sources.IsFetched(st),
 	})
 	recorder := events.New(events.Options{

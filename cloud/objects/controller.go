@@ -135,21 +135,31 @@ func (c *Controller) untyped(k *Kind, v any) (*Object, error) {
 // Update changes an object, but for its status: read, change, validate, write; again if somebody else wrote meanwhile. change
 // may be called more than once, and nothing is written if it changes nothing or returns an error. It must not keep its argument.
 func Update[T any](ctx context.Context, c *Controller, key store.Key, change func(*T) error) error {
-	return updatePart(ctx, c, key, Spec, "update", change)
+	return updatePart(ctx, c, key, c.write(Spec), "update", change)
 }
 
 // UpdateStatus changes the status of an object as Update changes the rest.
 func UpdateStatus[T any](ctx context.Context, c *Controller, key store.Key, change func(*T) error) error {
-	return updatePart(ctx, c, key, Status, "update status", change)
+	return updatePart(ctx, c, key, c.write(Status), "update status", change)
 }
 
-func updatePart[T any](ctx context.Context, c *Controller, key store.Key, part WrittenPart, action string, change func(*T) error) error {
+// UpdateDerived is UpdateStatus of what follows from what is stored elsewhere, and is written again after a restart: it needn't be stored.
+// change reports whether that is so of what it changes.
+func UpdateDerived[T any](ctx context.Context, c *Controller, key store.Key, change func(*T) (derived bool, err error)) error {
+	w := c.write(Status)
+	return updatePart(ctx, c, key, w, "update status", func(v *T) (err error) {
+		w.Derived, err = change(v)
+		return err
+	})
+}
+
+func updatePart[T any](ctx context.Context, c *Controller, key store.Key, w *WriteOptions, action string, change func(*T) error) error {
 	k, key, err := kindOf[T](c, key)
 	if err != nil {
 		return err
 	}
 	var before uint64
-	stored, err := c.registry.Change(ctx, key, c.write(part), func(old *Object) (*Object, error) {
+	stored, err := c.registry.Change(ctx, key, w, func(old *Object) (*Object, error) {
 		before = old.rev
 		v, err := k.Typed(old)
 		if err == nil {
@@ -159,7 +169,7 @@ func updatePart[T any](ctx context.Context, c *Controller, key store.Key, part W
 			return nil, err
 		}
 		var wanted *Object
-		if part == Status {
+		if w.Part == Status {
 			wanted, err = k.withStatus(old, v)
 		} else {
 			wanted, err = c.untyped(k, v)

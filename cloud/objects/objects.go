@@ -17,8 +17,10 @@ import (
 type Options struct {
 	Reader store.Reader
 	Writer store.Writer
-	Log    zerolog.Logger
-	Now    func() time.Time // nil: time.Now
+	// Derived takes statuses that follow from what is stored elsewhere; nil: Writer does.
+	Derived store.DerivedStatuses
+	Log     zerolog.Logger
+	Now     func() time.Time // nil: time.Now
 	// Seal encrypts Secrets for the store. Without it there are no Secrets.
 	Seal Sealer
 	// Managers track who owns which fields of an object. Without them its managed fields stay as they are.

@@ -43,6 +43,8 @@ type WriteOptions struct {
 	Part        WrittenPart
 	// Annotations are annotations of the hub's own that a new object gets.
 	Annotations map[string]string
+	// Derived says that a status follows from what is stored elsewhere, and needn't be stored.
+	Derived bool
 	// DryRun says that everything happens but the write.
 	DryRun bool
 	// Force says that the writer deletes what its kind keeps from users.
@@ -373,6 +375,9 @@ func (s *Registry) updateStatus(ctx context.Context, key store.Key, old, wanted 
 	}
 	if record.Status == nil {
 		record.Status = json.RawMessage{} // removes it
+	}
+	if w.Derived && s.Derived != nil && record.Data == nil {
+		return s.Derived.UpdateDerived(ctx, record, old.rev)
 	}
 	return s.Writer.Update(ctx, record, old.rev)
 }

@@ -525,14 +525,14 @@ func (c *controller) forget(ctx context.Context, node string) error {
 // report writes the outcome of the rendering into the Node's status.
 func (c *controller) report(ctx context.Context, key store.Key, o renderingOutcome) error {
 	changed := false
-	err := objects.UpdateStatus(ctx, c.Objects, key, func(n *resource.Node) error {
+	err := objects.UpdateDerived(ctx, c.Objects, key, func(n *resource.Node) (derived bool, err error) {
 		if n.Metadata.UID != o.uid {
-			return nil // another Node, which is looked at next
+			return true, nil // another Node, which is looked at next
 		}
 		before := n.Status.Conditions
 		n.Status.SpecVersion, n.Status.Conditions = o.version, c.conditions(before, n.Metadata.Generation, o)
 		changed = !slices.Equal(before, n.Status.Conditions)
-		return nil
+		return resource.SameConditions(before, n.Status.Conditions, nil), nil
 	})
 	if errors.Is(err, resource.NotFound) {
 		return nil // its deletion is looked at next

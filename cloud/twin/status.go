@@ -180,9 +180,9 @@ func nodeOnline(list []resource.Condition) string {
 	return resource.ConditionOf(list, resource.ConditionNodeOnline).Status
 }
 
-// derivedStatus is a Device's status when it is read for the first time after a restart; no other status is computed then. It is given
+// derivedDevice is a Device's status when it is read for the first time after a restart; no other status is computed then. It is given
 // what was stored, of which only conditions are needed.
-func (sw *statusWriter) derivedStatus(o store.Object) []byte {
+func (sw *statusWriter) derivedDevice(o store.Object) []byte {
 	sw.host.RLock()
 	d := sw.devices.byName[o.Name]
 	sw.host.RUnlock()
@@ -361,11 +361,47 @@ func (sw *statusWriter) tryWriteNode(ctx context.Context, name string) error {
 	if err != nil {
 		return err
 	}
-	var s resource.NodeStatus
+	was, s, err := sw.nodeStatus(ctx, f, obj, sw.opts.Now())
+	if err != nil {
+		return err
+	}
+	write := sw.opts.Writer.Update
+	if f.follows(was, s) {
+		write = sw.opts.Derived.UpdateDerived
+	}
+	rev, err := sw.writeStatus(ctx, obj, s, write)
+	if rev != 0 {
+		sw.recordAgent(name, was, s)
+	}
+	return err
+}
+
+// follows reports whether what has changed in a Node's status follows from what the node reported last, which is stored. Presence, and
+// what the hub has found of a report, do not.
+func (f nodeFacts) follows(was, s resource.NodeStatus) bool {
+	return was.State == s.State && was.OverHTTP == s.OverHTTP && was.CertificateExpires == s.CertificateExpires &&
+		resource.ConditionOf(s.Conditions, resource.ReportUntrue).Status != "True" &&
+		resource.SameConditions(was.Conditions, s.Conditions, slices.Concat(was.AgentConditions, s.AgentConditions))
+}
+
+// derivedNode is a Node's status when it is read for the first time after a restart.
+func (sw *statusWriter) derivedNode(o store.Object) []byte {
+	_, s, err := sw.nodeStatus(context.Background(), sw.nodeFacts(o.Name), o, sw.nodes.started)
+	if err != nil {
+		return o.Status
+	}
+	status, err := json.Marshal(s)
+	if err != nil {
+		return o.Status
+	}
+	return status
+}
+
+// nodeStatus is the status of a Node, and the one before, which it is made from with what is known of the node.
+func (sw *statusWriter) nodeStatus(ctx context.Context, f nodeFacts, obj store.Object, now time.Time) (was, s resource.NodeStatus, err error) {
 	_ = json.Unmarshal(obj.Status, &s) // if that fails, only the time of the last change is lost
-	was := s
+	was = s
 	was.Conditions = slices.Clone(s.Conditions) // they are changed in place
-	now := sw.opts.Now()
 	present := f.state
 	if s.OverHTTP = f.overHTTP; f.overHTTP {
 		present = resource.Online
@@ -376,8 +412,8 @@ func (sw *statusWriter) tryWriteNode(ctx context.Context, name string) error {
 	s.Version, s.Devices = f.core.Version, f.devices
 	sent := ""
 	if f.agent != nil {
-		if sent, err = sw.sentVersion(ctx, name); err != nil {
-			return err
+		if sent, err = sw.sentVersion(ctx, obj.Name); err != nil {
+			return was, s, err
 		}
 	}
 	s.FollowAgent(f.agent, resource.FormatMillis(f.agentAt), sent, f.core.SystemInfo, now)
@@ -395,11 +431,7 @@ func (sw *statusWriter) tryWriteNode(ctx context.Context, name string) error {
 	}
 	resource.SetObservedGeneration(s.Conditions, generationOf(obj.Data), resource.ConditionReady, resource.QuotaExceeded, resource.OfAnotherHub, resource.ConditionRenewal, resource.ConditionDiskPressure, resource.RolledBack, resource.ReportUntrue,
 		resource.ConditionAgentOnline, resource.ConditionDiscovererOnline)
-	rev, err := sw.writeStatus(ctx, obj, s, sw.opts.Writer.Update)
-	if rev != 0 {
-		sw.recordAgent(name, was, s)
-	}
-	return err
+	return was, s, nil
 }
 
 // sentVersion is the newest version of the spec that a node has been sent; empty: none.

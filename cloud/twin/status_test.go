@@ -300,11 +300,54 @@ func TestANodeIsReadyWhileItsLinkIsUp(t *testing.T) {
 	r.looked()
 	after, err := r.store.Get(context.Background(), nodeObjectKey)
 	require.NoError(t, err)
+	require.Greater(t, after.Rev, before.Rev)
+	after.Rev = before.Rev
 	require.Equal(t, before, after, "what is known of it stays, and is not written again")
 	r.connect(c)
 	ready("True", "is up")
 	r.restart()
 	ready("False", "has not connected since the hub was started")
+}
+
+// What a node's agent reports of its spec is stored once, with the node's map; the Node's status follows, also after a restart. What the
+// hub has found of a report is stored: a version that was never sent isn't believed because it is sent later.
+func TestAnAgentsReportIsStoredOnce(t *testing.T) {
+	r, c := newJoinedRig(t)
+	_, err := r.store.Create(t.Context(), store.Object{Key: store.Key{Kind: resource.KindRenderedSpec, Name: "n1"}, Data: []byte(`{"renderedVersion":"9"}`)})
+	require.NoError(t, err)
+	node := func() (s resource.NodeStatus) {
+		o, err := r.store.Get(t.Context(), nodeObjectKey)
+		if err == nil && len(o.Status) > 0 { // it has been made
+			err = json.Unmarshal(o.Status, &s)
+		}
+		require.NoError(t, store.IgnoreNotFound(err))
+		return s
+	}
+	report := func(version string, taken func(resource.NodeStatus) bool) {
+		c.report("agent", `{"version":"1","renderedVersion":"`+version+`"}`)
+		require.Eventually(t, func() bool { return taken(node()) }, testTimeout, time.Millisecond)
+		r.inStep()
+		r.looked()
+	}
+	for i := range 8 {
+		stored, version := r.commits.Load(), fmt.Sprint(i+1)
+		report(version, func(s resource.NodeStatus) bool { return s.RenderedVersion == version })
+		if i > 0 { // the first makes conditions
+			require.EqualValues(t, 1, r.commits.Load()-stored)
+		}
+	}
+	r.restart()
+	require.Equal(t, "8", node().RenderedVersion)
+	r.connect(c)
+	untrue := func(s resource.NodeStatus) bool {
+		return s.RenderedVersion == "" && resource.ConditionOf(s.Conditions, resource.ReportUntrue).Status == "True"
+	}
+	report("12", untrue)
+	r.restart()
+	_, err = r.store.Update(t.Context(), store.Object{Key: store.Key{Kind: resource.KindRenderedSpec, Name: "n1"}, Data: []byte(`{"renderedVersion":"12"}`)}, 0)
+	require.NoError(t, err)
+	r.looked()
+	require.True(t, untrue(node()), "it said so before it was sent")
 }
 
 func TestANodesDevicesAreCounted(t *testing.T) {

@@ -2,6 +2,7 @@ package twin
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"sync/atomic"
@@ -177,9 +178,10 @@ func New(ctx context.Context, o Options) (*Twins, error) {
 	if err := t.loadObjects(ctx); err != nil {
 		return nil, err
 	}
-	var err error
-	t.loadedRev[resource.KindDevice], err = o.Derived.DeriveStatuses(resource.KindDevice, t.statuses.derivedStatus)
-	return t, err
+	var err, failed error
+	t.loadedRev[resource.KindDevice], err = o.Derived.DeriveStatuses(resource.KindDevice, t.statuses.derivedDevice)
+	t.loadedRev[resource.KindNode], failed = o.Derived.DeriveStatuses(resource.KindNode, t.statuses.derivedNode)
+	return t, errors.Join(err, failed)
 }
 
 // connectParts makes the parts, empty.

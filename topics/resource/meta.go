@@ -4,6 +4,7 @@ import (
 	"crypto/rand"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"reflect"
 	"slices"
 	"strings"
@@ -140,6 +141,20 @@ func checkConditions(p *causeList, at string, list []Condition) {
 		checkRequired(p, fmt.Sprintf("%s[%d].type", at, i), c.Type)
 		checkRequired(p, fmt.Sprintf("%s[%d].status", at, i), c.Status)
 	}
+}
+
+// SameConditions reports whether two lists say the same, but for messages, generations and conditions of some types.
+func SameConditions(a, b []Condition, except []string) bool {
+	said := func(list []Condition) map[string]string {
+		m := make(map[string]string, len(list))
+		for _, c := range list {
+			if !slices.Contains(except, c.Type) {
+				m[c.Type] = c.Status + " " + c.Reason
+			}
+		}
+		return m
+	}
+	return maps.Equal(said(a), said(b))
 }
 
 // SetCondition replaces the condition of c's type in list, or appends c. The transition time is now, or that of the replaced
