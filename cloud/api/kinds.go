@@ -74,10 +74,13 @@ func deviceKind(k objects.Kind) Kind {
 			"spec.nodeName":            typedField(func(d *resource.Device) string { return d.Spec.NodeName }),
 			"spec.deviceModelRef.name": typedField(func(d *resource.Device) string { return d.Spec.DeviceModelRef.Name }),
 			"status.state":             typedField(func(d *resource.Device) string { return cmp.Or(d.Status.State, resource.Unknown) }),
-			"status.inSync":            typedField(func(d *resource.Device) string { return conditionStatus(d.Status.Conditions, resource.ConditionInSync) }),
+			"status.alarm": typedField(func(d *resource.Device) string {
+				return cmp.Or(conditionStatusIfAny(d.Status.Conditions, resource.ConditionAlarm), "False")
+			}),
+			"status.inSync": typedField(func(d *resource.Device) string { return conditionStatus(d.Status.Conditions, resource.ConditionInSync) }),
 		},
-		Computed:     map[string]bool{"status.state": true, "status.inSync": true},
-		StoredFields: map[string]func(store.Object) string{"status.state": index.State, "status.inSync": index.InSync},
+		Computed:     map[string]bool{"status.state": true, "status.inSync": true, "status.alarm": true},
+		StoredFields: map[string]func(store.Object) string{"status.state": index.State, "status.inSync": index.InSync, "status.alarm": index.Alarm},
 		TableOmits: omittedFields{
 			"metadata": nil,
 			"spec":     {"desired": nil, "desiredUntil": nil, "propertyVisitors": nil},

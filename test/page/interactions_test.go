@@ -43,6 +43,9 @@ func (p *programs) send(t *testing.T, method, at, body string) {
 	r, err := http.NewRequestWithContext(context.Background(), method, "http://"+p.hub+at, strings.NewReader(body))
 	require.NoError(t, err)
 	r.Header.Set("Content-Type", "application/json")
+	if method == http.MethodPatch {
+		r.Header.Set("Content-Type", "application/merge-patch+json")
+	}
 	res, err := http.DefaultClient.Do(r)
 	require.NoError(t, err)
 	defer func() { _ = res.Body.Close() }()

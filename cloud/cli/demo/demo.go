@@ -126,6 +126,9 @@ func (d *demo) run(ctx context.Context) (err error) {
 	defer cancel(nil)
 	d.group.onExit = func(err error) { cancel(err) }
 	d.group.say = func(text string) { _ = d.say(text) }
+	if err := d.say("The page: http://" + d.hubHTTP + "/    (the node's own: http://" + d.coreHTTP + "/)"); err != nil {
+		return err
+	}
 	if err := d.start(ctx, plan); err != nil {
 		return exitReason(ctx, err)
 	}

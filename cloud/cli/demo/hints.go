@@ -99,6 +99,7 @@ func (d *demo) commands() []string {
 		removed = ", removed by q"
 	}
 	return []string{
+		"the page: http://" + d.hubHTTP + "/",
 		"mosquitto_sub" + hub + " -v -t 'v1/nodes/demo/devices/+/reported/#'",
 		"mosquitto_pub" + hub + " -V 5 -q 1 -t v1/nodes/demo/devices/lamp/desired/power -m ON",
 		"mosquitto_pub" + core + " -V 5 -q 1 -t v1/nodes/demo/devices/lamp/desired/brightness -m 75",

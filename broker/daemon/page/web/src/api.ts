@@ -74,3 +74,6 @@ export function query(q: Record<string, string | number | undefined>): string {
   const text = p.toString();
   return text && '?' + text;
 }
+
+// acknowledge says that somebody knows of an alarm.
+export const acknowledge = (d: any, a: any) => patch(devicePath(d.metadata.namespace, d.metadata.name), { spec: { acknowledgedAlarms: { [`${a.propertyName}/${a.name}`]: new Date().toISOString() } } });

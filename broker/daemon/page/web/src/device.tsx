@@ -1,7 +1,7 @@
 // A device: a row a property, with what is reported, what is wished, and why they differ.
 import { useEffect, useRef, useState } from 'preact/hooks';
 import { useRoute } from 'preact-iso';
-import { devicePath, get, mayWrite, onNode, path, query, ROOT, condition } from './api';
+import { acknowledge, condition, devicePath, get, mayWrite, onNode, path, query, ROOT } from './api';
 import { link, publish, request, subscribe, type Message } from './live';
 import { Badge, Command, Empty, Failure, Head, Labels, now, Row, Since, StateBadge, useData } from './ui';
 import { Plot, Spark, type History } from './plot';
@@ -123,7 +123,7 @@ function Property({ device, p, t, off, set }: { device: any; p: any; t: Twin; of
       <th scope="row"><button type="button" class="plain" aria-expanded={open} onClick={() => setOpen(!open)} title={p.description}>{title(p)}</button>{p.title && <small class="dim">{p.name}</small>}</th>
       <td data-label="Reported" class="value"><b>{shown(p, t.reported?.value)}</b></td>
       <td data-label="Since" class="dim"><Since at={t.reported?.ts} /></td>
-      <td data-label="Desired">{want ? <span>{shown(p, want.value)} <small class="dim">{t.override && 'on the node, '}{want.origin && `by ${want.origin}`}</small></span> : <span class="dim">–</span>}</td>
+      <td data-label="Desired">{want ? <span>{shown(p, want.value)} <small class="dim">{t.override && 'on the node, '}{want.origin && `by ${want.origin.startsWith('page-') ? 'a page' : want.origin}`}</small></span> : <span class="dim">–</span>}</td>
       <td data-label="State"><Badge tone={s.tone}>{s.text}{s.since && <> since <Since at={s.since} /></>}</Badge>{s.detail && <p class="why">{s.detail}</p>}</td>
       <td data-label="24 h" class="spark"><button type="button" class="plain" aria-label={`Plot of ${title(p)}`} onClick={() => setOpen(!open)}><Spark history={history} /></button></td>
       <td data-label="Set">{writable(p) ? <Control p={p} t={t} off={off} set={(v) => set(p.name, v)} /> : <span class="dim">read only</span>}</td>
@@ -197,8 +197,9 @@ export function Device() {
       <StateBadge state={state} />
     </Head>
     {state !== 'online' && online?.message && <p class="banner warn" role="status"><b>{state}</b> {online.message}</p>}
+    {(device.status?.alarms ?? []).map((a: any) => <p class={`banner ${a.acknowledged || a.acknowledgedAt ? 'warn' : 'bad'}`} role="alert" key={a.propertyName + a.name}><b>{a.severity} alarm</b> {a.message} <span class="dim">since <Since at={a.since} /></span> {a.acknowledged || a.acknowledgedAt ? <span class="dim">acknowledged</span> : mayWrite(node) && !onNode() && <button type="button" onClick={() => void acknowledge(device, a).then(reload)}>Acknowledge</button>}</p>)}
     {sync?.status === 'False' && sync.message && <p class="banner warn" role="status"><b>not in sync</b> {sync.message}</p>}
-    <section class={link.value.state === 'live' ? 'card' : 'card stale'}>
+    <section class={link.value.state === 'lost' ? 'card stale' : 'card'}>
       <table class="cards properties"><thead><tr><th scope="col">Property</th><th scope="col">Reported</th><th scope="col">Since</th><th scope="col">Desired</th><th scope="col">State</th><th scope="col">24 h</th><th scope="col">Set</th></tr></thead>
         <tbody>{properties.map((p) => <Property key={p.name} device={device} p={p} t={twin[p.name] ?? {}} off={off || !node} set={set} />)}</tbody></table>
       {!properties.length && <Empty>The model {device.spec.deviceModelRef?.name} isn't there, so nothing is known of its properties.</Empty>}

@@ -20,7 +20,7 @@ async function search(kind: 'devices' | 'nodes', q: Record<string, string>, fiel
     for (const f of fields) for (const d of all) { const v = value[f]?.(d); if (v !== undefined) (counts[f] ??= {})[v] = (counts[f][v] ?? 0) + 1; }
     return { items: hits.slice(offset, offset + size), total: hits.length, counts };
   }
-  const selector = Object.entries({ 'status.state': q.state, 'status.inSync': q.sync, 'spec.nodeName': q.node, 'spec.deviceModelRef.name': q.model }).filter(([, v]) => v).map(([k, v]) => `${k}=${v}`).join(',');
+  const selector = Object.entries({ 'status.state': q.state, 'status.inSync': q.sync, 'status.alarm': q.alarm, 'spec.nodeName': q.node, 'spec.deviceModelRef.name': q.model }).filter(([, v]) => v).map(([k, v]) => `${k}=${v}`).join(',');
   const common = { search: q.q, labelSelector: q.label, fieldSelector: selector };
   const [list, sum] = await Promise.all([
     get(`${ROOT}/${kind}${query({ ...common, order: q.order, offset, limit: size })}`),
@@ -34,11 +34,11 @@ const sorted = (c?: Record<string, number>): [string, number][] => Object.entrie
 const words: Record<string, string> = { True: 'in sync', False: 'not in sync', Unknown: 'unknown' };
 
 function Filters({ q, set, data, what }: { q: Record<string, string>; set: ReturnType<typeof useQuery>[1]; data?: Found; what: string }) {
-  const filters = ['label', 'node', 'model'].filter((k) => q[k]);
+  const filters = ['label', 'node', 'model', 'alarm'].filter((k) => q[k]);
   return <div class="filters"><Search label={`Search ${what}: title, name, node, label`} value={q.q ?? ''} onChange={(v) => set({ q: v, offset: '' }, true)} />
     <Chips label="State" values={sorted(data?.counts['status.state'])} chosen={q.state ?? ''} onChoose={(v) => set({ state: v, offset: '' })} tone={(v) => v === 'online' ? 'good' : v === 'offline' ? 'bad' : 'idle'} />
     {data?.counts.inSync && <div class="chips" role="group" aria-label="Sync"><span class="dim">Sync</span>{sorted(data.counts.inSync).map(([v, n]) => <button type="button" class={`chip ${v === 'False' ? 'warn' : v === 'True' ? 'good' : 'idle'}`} aria-pressed={q.sync === v} onClick={() => set({ sync: q.sync === v ? '' : v, offset: '' })}>{words[v] ?? v} <b>{n.toLocaleString()}</b></button>)}</div>}
-    {filters.map((k) => <button type="button" class="chip" aria-pressed="true" onClick={() => set({ [k]: '', offset: '' })}>{k === 'label' ? q[k] : `${k} ${q[k]}`} ✕</button>)}</div>;
+    {filters.map((k) => <button type="button" class="chip" aria-pressed="true" onClick={() => set({ [k]: '', offset: '' })}>{k === 'label' ? q[k] : k === 'alarm' ? 'with an alarm' : `${k} ${q[k]}`} ✕</button>)}</div>;
 }
 
 function Sortable({ q, set, by, children }: { q: Record<string, string>; set: ReturnType<typeof useQuery>[1]; by: string; children: string }) {
@@ -64,7 +64,7 @@ export function Devices() {
         {!onNode() && <Sortable q={q} set={set} by="spec.nodeName">Node</Sortable>}<th scope="col">Model</th><th scope="col">Values</th><th scope="col">Last seen</th></tr></thead><tbody>
         {data?.items.map((d) => { const sync = condition(d, 'InSync'); return <tr key={d.metadata.namespace + '/' + d.metadata.name}>
           <th scope="row"><a href={`/ui/devices/${path(d.metadata.namespace, d.metadata.name)}`}>{d.spec.title || d.metadata.name}</a>{d.spec.title && <small class="dim"> {d.metadata.name}</small>}<Labels labels={d.metadata.labels} to="/ui/devices" /></th>
-          <td data-label="State"><StateBadge state={d.status?.state} /></td>
+          <td data-label="State"><StateBadge state={d.status?.state} />{condition(d, 'Alarm')?.status === 'True' && <> <Badge tone="bad">alarm</Badge></>}</td>
           <td data-label="Sync">{sync?.status === 'True' ? <span class="dim">in sync</span> : sync?.status === 'False' ? <><Badge tone={sync.reason === 'Refused' ? 'bad' : 'warn'}>{String(sync.reason).toLowerCase()}</Badge> <small class="why">{sync.message}</small></> : <span class="dim">{sync?.reason?.toLowerCase() ?? '–'}</span>}</td>
           {!onNode() && <td data-label="Node">{d.spec.nodeName ? <a href={`/ui/nodes/${path(d.spec.nodeName)}`}>{d.spec.nodeName}</a> : <span class="dim">none</span>}</td>}
           <td data-label="Model"><a class="quiet" href={`?model=${path(d.spec.deviceModelRef?.name ?? '')}`}>{d.spec.deviceModelRef?.name}</a></td>

@@ -2,26 +2,22 @@
 import { useEffect, useRef, useState } from 'preact/hooks';
 import { Since } from './ui';
 
-// History is what GET …/history answers.
-export interface History { samples?: any[]; points?: any[]; values?: any[]; since?: string; from?: string; to?: string }
+// History is what GET …/history answers: times in milliseconds; null: nothing is known from there on.
+export interface History { from: number; to: number; since?: number; step?: number; times: number[]; values: (number | string | null)[]; min?: (number | null)[]; max?: (number | null)[] }
 
-export interface Sample { t: number; v: number | null; text?: string; min?: number; max?: number }
+export interface Sample { t: number; v: number | null; text?: string }
 
-// samplesOf reads samples as [time, value] or as objects.
-export function samplesOf(h?: History): Sample[] {
-  const list = h?.samples ?? h?.points ?? h?.values ?? [];
-  return list.map((s: any) => {
-    const time = Array.isArray(s) ? s[0] : (s.t ?? s.ts ?? s.time), value = Array.isArray(s) ? s[1] : (s.v ?? s.value ?? s.mean);
-    const v = value === null || value === undefined ? null : typeof value === 'boolean' ? Number(value) : value === 'true' || value === 'ON' ? 1 : value === 'false' || value === 'OFF' ? 0 : Number(value);
-    return { t: typeof time === 'number' ? time : Date.parse(time), v: Number.isNaN(v) ? null : v, text: value === null || value === undefined ? undefined : String(value), min: s.min, max: s.max };
-  }).filter((s: Sample) => !Number.isNaN(s.t));
-}
+export const samplesOf = (h?: History): Sample[] => (h?.times ?? []).map((t, i) => {
+  const v = h!.values[i];
+  return typeof v === 'string' ? { t, v: null, text: v } : { t, v };
+});
 
 export function Spark({ history }: { history?: History }) {
-  const list = samplesOf(history).filter((s) => s.v !== null) as { t: number; v: number }[];
-  if (list.length < 2) return <span class="dim">{history ? 'no values yet' : '–'}</span>;
-  const t0 = Date.now() - 86400e3, lo = Math.min(...list.map((s) => s.v)), hi = Math.max(...list.map((s) => s.v)), span = hi - lo || 1;
-  const d = list.map((s, i) => `${i && s.t - list[i - 1].t < 2 * 3600e3 ? 'L' : 'M'}${(((s.t - t0) / 86400e3) * 96).toFixed(1)} ${(22 - ((s.v - lo) / span) * 20).toFixed(1)}`).join('');
+  const all = samplesOf(history), list = all.filter((s) => s.v !== null) as { t: number; v: number }[];
+  if (!history || list.length < 2) return <span class="dim">{all.some((s) => s.text !== undefined) ? `${all.length} values` : '–'}</span>;
+  const lo = Math.min(...list.map((s) => s.v)), hi = Math.max(...list.map((s) => s.v)), span = hi - lo || 1, day = history.to - history.from;
+  const x = (t: number) => (((t - history.from) / day) * 96).toFixed(1), y = (v: number) => (22 - ((v - lo) / span) * 20).toFixed(1);
+  const d = all.map((s, i) => s.v === null ? '' : i && all[i - 1].v !== null ? `H${x(s.t)}V${y(s.v)}` : `M${x(s.t)} ${y(s.v)}`).join('') + (all.at(-1)?.v != null ? 'H96' : '');
   return <svg viewBox="0 0 96 24" width="96" height="24" role="img" aria-label={`from ${lo} to ${hi} in 24 hours`}><path d={d} fill="none" stroke="currentColor" stroke-width="1.5" vector-effect="non-scaling-stroke" /></svg>;
 }
 
@@ -54,7 +50,7 @@ export function Plot({ load, unit, name, live }: { load: (from: Date, to: Date, 
         axes: [axis, { ...axis, size: 64, values: (_u: any, v: number[]) => v.map((n) => `${n}${unit ? ' ' + unit : ''}`) }] as any,
         series: [{}, { stroke: accent, width: 2, paths: uPlot.paths.stepped!({ align: 1 }), points: { show: samples.length < 60, fill: accent }, spanGaps: false }] as any,
         hooks: { setSelect: [(u: any) => { if (u.select.width > 4) setZoom([u.posToVal(u.select.left, 'x'), u.posToVal(u.select.left + u.select.width, 'x')]); }] },
-      }, [samples.map((s) => s.t), samples.map((s) => s.v)] as any, box.current);
+      }, [[...samples.map((s) => s.t), to.getTime()], [...samples.map((s) => s.v), samples.at(-1)!.v]] as any, box.current);
     })();
     const fit = () => plot?.setSize({ width: box.current!.clientWidth, height: 220 });
     addEventListener('resize', fit);
@@ -63,7 +59,7 @@ export function Plot({ load, unit, name, live }: { load: (from: Date, to: Date, 
   const texts = state.samples?.filter((s) => s.v === null && s.text !== undefined) ?? [];
   return <div class="plot"><div class="chips" role="group" aria-label="Time shown">{spans.map(([w, h]) => <button type="button" class="chip" aria-pressed={!zoom && hours === h} onClick={() => { setZoom(undefined); setHours(h); }}>{w}</button>)}
     {zoom && <button type="button" class="chip" onClick={() => setZoom(undefined)}>Whole again</button>}
-    {state.history?.since && <span class="dim">data since {new Date(state.history.since).toLocaleString()}</span>}</div>
+    {state.history?.since ? <span class="dim">data since {new Date(state.history.since).toLocaleString()}</span> : null}</div>
     {state.error ? <p class="dim">No history of {name}: {state.error}</p> : state.samples && !state.samples.length ? <p class="dim">No values in this time{live?.ts && <>: the last is from <Since at={live.ts} /> ago</>}.</p> : null}
     {texts.length > 0 && <ol class="texts">{texts.slice(-50).reverse().map((s) => <li><time>{new Date(s.t).toLocaleString()}</time> {s.text}</li>)}</ol>}
     <div ref={box} role="img" aria-label={`${name} over time`} /></div>;

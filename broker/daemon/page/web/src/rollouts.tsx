@@ -1,6 +1,6 @@
 // Fleets and upgrades: how far they are, who failed and why, and what stops them.
 import { useState } from 'preact/hooks';
-import { call, get, mayWrite, patch, path, ROOT } from './api';
+import { get, mayWrite, patch, path, ROOT } from './api';
 import { Badge, Bar, Command, Confirm, Empty, Failure, Head, useData } from './ui';
 
 interface Ask { title: string; count: number; act: string; body: string[]; done: () => Promise<unknown>; danger?: boolean }
@@ -40,16 +40,10 @@ export function Rollouts() {
         <Bar label={`Fleet ${name}`} total={n} parts={[['have it', r.updated ?? 0, 'good'], ['under way', r.updating ?? 0, 'info'], ['failed', r.failedNodes ?? 0, 'bad'], ['to come', Math.max(0, n - (r.updated ?? 0) - (r.updating ?? 0) - (r.failedNodes ?? 0)), 'idle']]} />
         <p class="dim">{r.updated ?? 0} of {n} nodes have it{r.batches ? ` · batch ${r.batch} of ${r.batches}` : ''}{r.failedNodes ? ` · ${r.failedNodes} failed` : ''}{r.rolledBackFrom ? ` · rolled back from ${r.rolledBackFrom}` : ''}</p>{r.message && <p>{r.message}</p>}
         {may && !(f.metadata.owner) && <div class="actions">{f.spec.paused ? <button type="button" onClick={() => setAsk({ title: `Resume ${name}`, count: n, act: 'Resume', body: [`up to ${n} nodes get ${r.templateVersion ?? 'the newest version'}`], done: () => patch(at, { spec: { paused: false } }) })}>Resume…</button> : <button type="button" onClick={() => now(patch(at, { spec: { paused: true } }))}>Pause</button>}
-          {before && <button type="button" class="danger" onClick={() => setAsk({ title: `Undo the rollout of ${name}`, count: n, act: 'Undo', danger: true, body: [`${n} nodes get the template of ${before.metadata.name} again`], done: () => undo(at, before) })}>Undo…</button>}
+          {before && <button type="button" class="danger" onClick={() => setAsk({ title: `Undo the rollout of ${name}`, count: n, act: 'Undo', danger: true, body: [`${n} nodes get the template of ${before.metadata.name} again`], done: () => patch(at, { metadata: { annotations: { 'fleet-controller/rollBackTo': before.metadata.name } } }) })}>Undo…</button>}
           <a class="button" href={`/ui/objects/fleets/_/${path(name)}`}>Edit…</a></div>}
         <Command>{`kubectl patch fleet ${name} --type merge -p '{"spec":{"paused":true}}'`}</Command></section>;
     })}
     {ask && <Confirm title={ask.title} count={ask.count} noun="nodes" act={ask.act} danger={ask.danger} onDone={async () => { await ask.done(); reload(); }} onClose={() => setAsk(undefined)}><ul>{ask.body.map((b) => <li>{b}</li>)}</ul></Confirm>}
   </>;
-}
-
-// undo gives a fleet the template of an earlier version again.
-async function undo(at: string, version: any): Promise<unknown> {
-  const fleet = await get(at);
-  return call('PUT', at, { ...fleet, spec: { ...fleet.spec, paused: false, template: { ...fleet.spec.template, spec: version.spec.template?.spec ?? version.spec.template ?? fleet.spec.template.spec } } });
 }
