@@ -16,14 +16,14 @@ type zigbeeDevice struct {
 	Type       string `json:"type"`
 	Power      string `json:"power_source"`
 	Definition *struct {
-		Model   string    `json:"model"`
-		Vendor  string    `json:"vendor"`
-		Exposes []exposed `json:"exposes"`
+		Model   string           `json:"model"`
+		Vendor  string           `json:"vendor"`
+		Exposes []exposedFeature `json:"exposes"`
 	} `json:"definition"`
 }
 
-// exposed is what a device has, as zigbee2mqtt describes it: a value, or several of a kind such as light.
-type exposed struct {
+// exposedFeature is what a device has, as zigbee2mqtt describes it: a value, or several of a kind such as light.
+type exposedFeature struct {
 	Type     string            `json:"type"`
 	Name     string            `json:"name"`
 	Label    string            `json:"label"`
@@ -35,7 +35,7 @@ type exposed struct {
 	Minimum  *float64          `json:"value_min"`
 	Maximum  *float64          `json:"value_max"`
 	Values   []json.RawMessage `json:"values"`
-	Features []exposed         `json:"features"`
+	Features []exposedFeature  `json:"features"`
 }
 
 // What can be done with a value.
@@ -80,7 +80,7 @@ type zigbeeExposes struct {
 }
 
 // add takes what is exposed, which is a part of a kind such as cover.
-func (z *zigbeeExposes) add(e exposed, kind string) {
+func (z *zigbeeExposes) add(e exposedFeature, kind string) {
 	if len(e.Features) > 0 && e.Type != "composite" {
 		for _, feature := range e.Features {
 			z.add(feature, e.Type)
@@ -138,7 +138,7 @@ func (z *zigbeeExposes) add(e exposed, kind string) {
 }
 
 // coverStates are the words for states of a cover. STOP is none: it is a command.
-func (z *zigbeeExposes) coverStates(e exposed, set map[string]string) (states []string) {
+func (z *zigbeeExposes) coverStates(e exposedFeature, set map[string]string) (states []string) {
 	for _, text := range e.texts() {
 		if text != "STOP" {
 			states = append(states, text)
@@ -151,7 +151,7 @@ func (z *zigbeeExposes) coverStates(e exposed, set map[string]string) (states []
 }
 
 // access is what can be done with it: of a composite without an access of its own, what can be done with its parts.
-func (e exposed) access() int {
+func (e exposedFeature) access() int {
 	access := e.Access
 	if e.Type == "composite" && access == 0 {
 		for _, feature := range e.Features {
@@ -162,7 +162,7 @@ func (e exposed) access() int {
 }
 
 // valueType is the type of the model's property. A truth value that is none in JSON has words.
-func (e exposed) valueType() (string, []cmd.FoundWord) {
+func (e exposedFeature) valueType() (string, []cmd.FoundWord) {
 	switch e.Type {
 	case "binary":
 		on, off := jsonText(e.On), jsonText(e.Off)
@@ -184,7 +184,7 @@ func (e exposed) valueType() (string, []cmd.FoundWord) {
 }
 
 // texts are the values of an enumeration.
-func (e exposed) texts() (list []string) {
+func (e exposedFeature) texts() (list []string) {
 	for _, v := range e.Values {
 		if text := jsonText(v); text != "" && !slices.Contains(list, text) {
 			list = append(list, text)
