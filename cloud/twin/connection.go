@@ -5,7 +5,6 @@ import (
 	"time"
 
 	"github.com/edgebus/edgebus/broker"
-	"github.com/edgebus/edgebus/broker/tree"
 	"github.com/edgebus/edgebus/topics"
 	"github.com/edgebus/edgebus/topics/link"
 	"github.com/edgebus/edgebus/topics/resource"
@@ -159,18 +158,24 @@ func (f *fullPacer) charge(now time.Time, m link.Message, took time.Duration) {
 }
 
 // handleReported handles a change that a node made. Only keys that the edge owns are shown: a node that forges a key of another owner
-// changes nothing but its own replica. The change is published once it is stored, if the topic has a subscriber. Later subscribers
-// read it as a retained message, and those are not read before the commit.
+// changes nothing but its own replica. The change is published once it is stored, if the topic has a subscriber by then: one that comes
+// while it is being stored reads what was there before. Later subscribers read it as a retained message.
 func (t *Twins) handleReported(b *batch, n *node, c *link.Entry) {
 	a, ok := edgeOwned(n.name, c.Key)
 	if !ok {
 		return
 	}
-	if (c.Deleted || n.shows(a)) && t.opts.Wanted(topics.TopicOf(n.name, c.Key)) {
-		b.reports = append(b.reports, tree.EntryMessage(n.name, *c))
+	if c.Deleted || n.shows(a) {
+		b.shown = append(b.shown, shownReport{n.name, *c})
 	}
 	t.devices.recordReported(b, n, a, c)
 	b.reported = append(b.reported, reportedKey{n, a.Kind, a.Device, c.Key})
+}
+
+// shownReport is what a node reported, for those who have subscribed to it once it is stored.
+type shownReport struct {
+	node  string
+	entry link.Entry
 }
 
 // reportedKey is a key that a node changed.

@@ -120,8 +120,8 @@ func (n *node) showReported(b *batch, device string) {
 		return
 	}
 	n.up.Range("devices/"+device+"/", func(e link.Entry) bool {
-		if _, ok := edgeOwned(n.name, e.Key); ok && !n.isFormer(device, e) && n.nodes.opts.Wanted(topics.TopicOf(n.name, e.Key)) {
-			b.reports = append(b.reports, tree.EntryMessage(n.name, e))
+		if _, ok := edgeOwned(n.name, e.Key); ok && !n.isFormer(device, e) {
+			b.shown = append(b.shown, shownReport{n.name, e})
 		}
 		return true
 	})

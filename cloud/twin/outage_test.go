@@ -251,3 +251,29 @@ func (c *core) behind() int {
 	defer c.mu.Unlock()
 	return c.up.Dirty()
 }
+
+// Who subscribes while a report is being stored reads what was there before, and gets the report once it is stored.
+func TestWhoSubscribesWhileAReportIsStoredGetsIt(t *testing.T) {
+	const temperature = "v1/nodes/n1/devices/lamp/reported/temperature"
+	r := newRig(t)
+	r.stop()
+	var subscribed atomic.Bool
+	r.wanted = func(topic string) bool { return topic != temperature || subscribed.Load() }
+	r.start()
+	r.create(resource.KindDeviceModel, "lamp", lampModel(false))
+	r.create(resource.KindDevice, "lamp", lampOn("n1"))
+	c := r.connect(newCore("n1"))
+	c.gets("membership", `{"devices":["lamp"]}`)
+	c.report("devices/lamp/reported/temperature", "4")
+	r.inStep()
+	r.fault.held.Lock()
+	release := sync.OnceFunc(r.fault.held.Unlock)
+	defer release()
+	c.report("devices/lamp/reported/temperature", "20")
+	require.Eventually(t, func() bool { return r.fault.waiting.Load() > 0 }, testTimeout, time.Millisecond)
+	subscribed.Store(true)
+	require.Equal(t, "4", string(r.retained(temperature)[temperature].Payload))
+	release()
+	r.inStep()
+	require.Equal(t, []string{"20"}, r.said(temperature))
+}

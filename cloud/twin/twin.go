@@ -13,6 +13,7 @@ import (
 	"github.com/edgebus/edgebus/broker"
 	"github.com/edgebus/edgebus/broker/tree"
 	"github.com/edgebus/edgebus/cloud/store"
+	"github.com/edgebus/edgebus/topics"
 	"github.com/edgebus/edgebus/topics/link"
 	"github.com/edgebus/edgebus/topics/resource"
 )
@@ -97,6 +98,7 @@ type batch struct {
 	now            time.Time
 	refused        error                    // why nothing that nodes report can be stored, known before
 	publishes      []broker.Message         // projections of objects, which are stored already, and presence
+	shown          []shownReport            // what nodes reported: messages of it are made once it is stored
 	reports        []broker.Message         // what nodes reported: published once it is stored
 	reported       []reportedKey            // the same, for those who read it then
 	linkMessages   []broker.Message         // of the links, encoded while the state is locked
@@ -279,6 +281,11 @@ func (t *Twins) settle(b *batch) error {
 		b.events = append(b.events, b.reportedEvents...)
 		for _, r := range b.reported {
 			t.noteReported(r)
+		}
+		for _, r := range b.shown {
+			if t.opts.Wanted(topics.TopicOf(r.node, r.entry.Key)) {
+				b.reports = append(b.reports, tree.EntryMessage(r.node, r.entry))
+			}
 		}
 		t.nodes.removeDeleted(b)
 	} else {
