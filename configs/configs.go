@@ -553,19 +553,21 @@ type Size = limits.Size
 
 // HubLimits bound what the hub holds.
 type HubLimits struct {
-	Limits `yaml:",inline"`
-	Node   NodeQuota   `yaml:"node"`
-	Events EventLimits `yaml:"events"`
-	Blobs  HubBlobs    `yaml:"blobs"`
+	Limits  `yaml:",inline"`
+	Node    NodeQuota     `yaml:"node"`
+	Events  EventLimits   `yaml:"events"`
+	Blobs   HubBlobs      `yaml:"blobs"`
+	History HistoryLimits `yaml:"history"`
 }
 
 // CoreLimits bound what the core holds.
 type CoreLimits struct {
 	Limits  `yaml:",inline"`
-	Node    NodeQuota    `yaml:"node"`
-	Mappers int          `yaml:"mappers" min:"1"`
-	Streams StreamLimits `yaml:"streams"`
-	Blobs   CoreBlobs    `yaml:"blobs"`
+	Node    NodeQuota     `yaml:"node"`
+	Mappers int           `yaml:"mappers" min:"1"`
+	Streams StreamLimits  `yaml:"streams"`
+	Blobs   CoreBlobs     `yaml:"blobs"`
+	History HistoryLimits `yaml:"history"`
 }
 
 // Sources are the git repositories, registries and servers that fleets refer to.
@@ -583,6 +585,11 @@ type HubBlobs struct {
 // CoreBlobs bound the blobs that a core has downloaded.
 type CoreBlobs struct {
 	Bytes Size `yaml:"bytes" min:"1"`
+}
+
+// HistoryLimits bound what is kept of what properties were.
+type HistoryLimits struct {
+	Bytes Size `yaml:"bytes"`
 }
 
 // NodeQuota bounds what a node owns of its tree.

@@ -14,6 +14,7 @@
 //	link_identity.go  the renewal of the node's certificate, and its end
 //	link_status.go    how the link is, for the local API and metrics
 //	report.go         what the node says of itself, and metrics
+//	history.go        what the properties of devices were, and who asks for it
 //	secretskey.go     the key of the Secrets in the store
 //	maintenance.go    the commands check, backup and restore
 //	join.go           the command join; join_*.go: whose its files are
@@ -25,6 +26,7 @@
 //	forward     what waits for the hub besides the tree: telemetry, events, bridged topics
 //	blobs       large contents from the hub, by digest
 //	api         the node's Devices over HTTP, for kubectl on the node
+//	history     what the properties of the node's Devices were
 //	push        reported values to other brokers and endpoints
 //	enroll      the node's key and certificate: join, renewal, decommissioning
 //	agent       the program edgeagent: files, applications, OS images, hooks (agent/files, agent/host)

@@ -72,6 +72,10 @@ func Run(ctx context.Context, o Options) (err error) {
 	defer func() { err = errors.Join(err, sessions.Close()) }()
 
 	var br *broker.Broker
+	past, err := openHistory(cfg, log)
+	if err != nil {
+		return err
+	}
 	pusher := push.New(log)
 	tw, err := twin.New(twin.Options{
 		Options: tree.Options{
@@ -82,7 +86,7 @@ func Run(ctx context.Context, o Options) (err error) {
 			Quota:   link.Quota{Keys: cfg.Limits.Node.Keys, Bytes: int(cfg.Limits.Node.Bytes)},
 			Timeout: cfg.Link.Retry.Timeout, Log: log,
 		},
-		Node: cfg.Node.Name, Store: st, Mappers: cfg.Limits.Mappers,
+		Node: cfg.Node.Name, Store: st, Mappers: cfg.Limits.Mappers, History: past.recorder(),
 		Report: nodeReport(o.Version), RightsChanged: func() { br.RightsChanged() },
 		Push: func(to resource.Push, device, property string, value []byte, ts int64) {
 			pusher.Push(to, push.Value{Node: cfg.Node.Name, Device: device, Property: property, Value: string(value), TS: resource.FormatMillis(ts)})
@@ -106,9 +110,10 @@ func Run(ctx context.Context, o Options) (err error) {
 		Subscribers: func(topic string) []broker.Subscriber { return br.Subscribers(topic) },
 	})
 	hub := newHubLink(cfg, tw, commands, log)
+	asked := past.follow(tw, commands, func(m broker.Message) { br.Publish(m) }, log)
 	hub.blobs, err = blobs.New(blobs.Options{
 		Dir: cfg.Data.Dir, Node: cfg.Node.Name, Bytes: int64(cfg.Limits.Blobs.Bytes), Connect: hub.downloader(), Budget: hub.streams.budget,
-		Tree: commands, Publish: func(m broker.Message) { br.Publish(m) }, Log: log,
+		Tree: asked, Publish: func(m broker.Message) { br.Publish(m) }, Log: log,
 	})
 	if err != nil {
 		return err
@@ -130,6 +135,7 @@ func Run(ctx context.Context, o Options) (err error) {
 	registerStoreMetrics(registry, st)
 	commands.Register(registry)
 	hub.blobs.Register(registry)
+	past.register(registry)
 	registerCoreMetrics(registry, tw, up)
 	registerStreamMetrics(registry, hub)
 	guard := dir.Guard(log, st.InPlace, sessions.InPlace)
@@ -147,11 +153,12 @@ func Run(ctx context.Context, o Options) (err error) {
 		return errors.Join(err, br.Close(ctx))
 	}
 	watch := func(ctx context.Context) error { return rules.Run(ctx, br.RightsChanged) }
-	space := dir.Space(log, tw.SetLowSpace)
+	space := dir.Space(log, func(low string) { past.setLowSpace(low); tw.SetLowSpace(low) })
 	linkReport := linkReporter(o, hub, commits, rules, space)
 	site, err := httpserver.Listen(httpserver.Options{Listen: cfg.HTTP.Listen, ListenTLS: cfg.HTTP.TLS.Listen, TLS: cfg.HTTP.TLS.Config, Limits: cfg.Limits.Limits}, log, registry.Count(bo.Audit.Handler(api.New(api.Options{
 		Authenticate: authenticateReader(br, cfg.Node.Name), MayRead: readableDevices(br, cfg.Node.Name), Watches: cfg.Limits.Watches, Twins: tw, Models: tw.Models, Node: nodeReporter(o, tw, up, space), Ready: ready, Metrics: registry.Handler(), Links: linkReport, Sessions: br.ServeSessions, Browsers: br, Page: page.Handler(),
 		OwnOnly: cfg.HTTP.Discovery == "own",
+		History: past.find,
 	}))))
 	if err != nil {
 		return errors.Join(err, br.Close(ctx))
@@ -165,7 +172,7 @@ func Run(ctx context.Context, o Options) (err error) {
 			StoreFormat int `json:"storeFormat"`
 		}{linkReport(), store.Format}, ready()
 	})
-	asking := []func(context.Context) error{br.Serve, site.Run, backups.Run, pusher.Run, guard.Run, space.Run, hub.blobs.Run, watch}
+	asking := []func(context.Context) error{br.Serve, site.Run, backups.Run, pusher.Run, guard.Run, space.Run, hub.blobs.Run, watch, past.run}
 	if cfg.Link.Server != "" {
 		asking = append(asking, hub.run)
 	}

@@ -83,6 +83,7 @@ const (
 	KindCommand
 	KindAnswer
 	KindGet
+	KindHistory
 	KindDesiredAll
 	KindReportedAll
 	KindBridge
@@ -94,6 +95,8 @@ const (
 	KindEnrolled
 	KindBlobGet
 	KindBlobAnswer
+	KindHistoryCopy
+	KindHistoryWanted
 )
 
 // Topic is one row of the contract.
@@ -159,6 +162,7 @@ var contractTable = [...]Topic{
 	{KindCommand, "devices/{device}/commands/{name}", OwnerNone, 0, false, "bytes", []Role{RoleOperator}, []Role{RoleOperator, RoleMapper, RoleNode}, "a command: answered on its response topic, never stored"},
 	{KindAnswer, "devices/{device}/answers/{call}", OwnerNone, 0, false, "bytes", []Role{RoleMapper, RoleNode}, noRoles, "the response topic of a forwarded command, on which the executing client answers"},
 	{KindGet, "devices/{device}/get", OwnerNone, 1, false, "empty", []Role{RoleOperator, RoleMapper}, noRoles, "requests the whole twin; the answer is sent to the response topic"},
+	{KindHistory, "devices/{device}/history", OwnerNone, 1, false, "HistoryRequest", []Role{RoleOperator, RoleMapper}, noRoles, "requests what a property was; the answer, a HistoryAnswer, is sent to the response topic"},
 	{KindDesiredAll, "devices/{device}/desired", OwnerCloud, 1, false, "Values", []Role{RoleOperator}, noRoles, "several desired values in one commit; null clears a value"},
 	{KindReportedAll, "devices/{device}/reported", OwnerEdge, 1, false, "Values", []Role{RoleMapper}, noRoles, "several reported values in one commit; null clears a value"},
 	{KindBridge, "bridge/#", OwnerNone, 1, false, "bytes", []Role{RoleNode}, peopleRoles, "users' own topics that bridge rules send from the node"},
@@ -170,6 +174,8 @@ var contractTable = [...]Topic{
 	{KindEnrolled, "enroll/{request}/answer", OwnerNone, 1, false, "JoinAnswer", []Role{RoleHub}, []Role{RoleEnrollee, RoleNode}, "the hub's answer: a certificate, a refusal, or that the request waits for approval"},
 	{KindBlobGet, "blobs/get", OwnerNone, 1, false, "BlobRequest", []Role{RoleNode, RoleAgent}, []Role{RoleHub}, "requests a blob by its digest: the agent requests all of it from the core, the core a range from the hub"},
 	{KindBlobAnswer, "blobs/answers/{request}", OwnerNone, 0, false, "BlobAnswer", []Role{RoleHub}, []Role{RoleNode, RoleAgent}, "a response topic of such requests; to the core the payload is the content"},
+	{KindHistoryCopy, "history/copy", OwnerNone, 1, false, "HistoryPart", []Role{RoleNode}, []Role{RoleHub}, "a part of the node's history, for the hub's copy of it"},
+	{KindHistoryWanted, "history/answers/{request}", OwnerNone, 0, false, "HistoryWanted", []Role{RoleHub}, []Role{RoleNode}, "the response topic of such parts: which part the hub wants next"},
 }
 
 // Table returns the contract: every topic below v1/nodes/{node}/.

@@ -120,7 +120,7 @@ type patternStep struct {
 var keyShapes, patternSteps = readPatterns()
 
 // readPatterns takes the patterns of the table apart, for formatting and for parsing.
-func readPatterns() (shapes [KindBlobAnswer + 1]keyShape, root patternStep) {
+func readPatterns() (shapes [KindHistoryWanted + 1]keyShape, root patternStep) {
 	for _, row := range contractTable {
 		at, s := &root, keyShape{row: row}
 		text := &s.head
@@ -218,6 +218,8 @@ func noSuchTopic(key string) string {
 		return "only state and protocols are defined below mappers/{mapper}/"
 	case head == "enroll":
 		return "only answer is defined below enroll/{request}/"
+	case head == "history":
+		return "only copy and answers/{request} are defined below history"
 	case head == "blobs":
 		return "only get and answers/{request} are defined below blobs"
 	case !more:

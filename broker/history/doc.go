@@ -5,7 +5,8 @@
 //
 // # Packages
 //
-//	chunk  numbers and texts with their times, encoded
+//	chunk     numbers and texts with their times, encoded
+//	requests  who asks what a property was
 //
 // # Files, in reading order
 //
@@ -15,10 +16,11 @@
 //	store.go    Store: recording, writing, room
 //	rewrite.go  thinning and deleting
 //	query.go    reading, and plots
+//	rules.go    what is not to be kept, and metrics
 //
 // # Where to add
 //
 //   - another form of samples: form and decodeChunk (samples.go), and plot.answer (query.go).
 //   - what is done with the oldest: Store.fit (store.go).
-//   - a figure for metrics: Stats (store.go), where hub and core register it, and docs/metrics.md.
+//   - a figure for metrics: Stats (store.go), AddMetrics (rules.go), and docs/metrics.md.
 package history

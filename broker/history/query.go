@@ -122,6 +122,22 @@ func (s *Store) Read(ctx context.Context, q Query) (resource.HistoryAnswer, erro
 	return a, err
 }
 
+// Export calls yield with every sample of a series, file by file.
+func (s *Store) Export(ctx context.Context, q Query, yield func(resource.HistoryAnswer) error) error {
+	q.From, q.Points = max(q.From, q.Floor), 0
+	until := min(q.To, s.knownUntil())
+	_, err := s.each(ctx, q, func(list []sample) error {
+		p := newPlot(q, until)
+		for _, v := range list {
+			p.add(v)
+		}
+		a := resource.HistoryAnswer{}
+		p.answer(&a)
+		return yield(a)
+	})
+	return err
+}
+
 // knownUntil is up to when the last values are known to be so.
 func (s *Store) knownUntil() int64 {
 	s.files.Lock()

@@ -45,6 +45,8 @@ type Options struct {
 	Node    func() resource.Node
 	Ready   func() error // nil error: the core can do its work
 	Metrics http.Handler
+	// History answers …/devices/{device}/history of a Device that the client may read; nil: there is none.
+	History func(w http.ResponseWriter, r *http.Request, device string) error
 	Links   func() resource.LinkReport // answers /links
 	OwnOnly bool                       // leaves other projects' groups out of discovery; they are served all the same
 	// Browsers serves /session and /mqtt, for people with a browser; it authenticates by itself. nil: neither is served.
@@ -88,6 +90,9 @@ func New(o Options) http.Handler {
 		at := "GET " + k.root() + k.Plural
 		mux.HandleFunc(at, s.collection(k))
 		mux.HandleFunc(at+"/{name}", s.single(k))
+		if k.of == resource.KindDevice && s.History != nil {
+			mux.HandleFunc(at+"/{name}/history", s.pastOf(k))
+		}
 		if k.Namespaced {
 			mux.HandleFunc("GET /apis/"+k.Group+"/"+k.Version+"/"+k.Plural, s.collection(k)) // of all namespaces
 		}
@@ -294,6 +299,24 @@ func (s *server) single(k *kind) http.HandlerFunc {
 		before, after := q.frame(found.meta.ResourceVersion)
 		w.Header().Set("Content-Type", "application/json")
 		_, _ = w.Write(slices.Concat([]byte(before), encodeObject(q, *found, 0).sent, []byte(after+"\n"))) // or the client is gone
+	}
+}
+
+// pastOf answers with what a property of a Device was, to who may read the Device.
+func (s *server) pastOf(k *kind) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		asked := r.Clone(r.Context()) // its query is not that of an object
+		asked.URL.RawQuery = ""
+		q, err := s.query(asked, k)
+		if b, ok := s.Twins.Device(r.PathValue("name")); err == nil && (!ok || !q.matches(b.Device.Metadata)) {
+			err = resource.Errorf(resource.NotFound, "", "%s.%s %q not found: this node has none of that name%s", k.Plural, k.Group, q.name, s.suggestion(q))
+		}
+		if err == nil {
+			err = s.History(w, r, q.name)
+		}
+		if err != nil {
+			writeError(w, err)
+		}
 	}
 }
 

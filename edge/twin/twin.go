@@ -33,12 +33,23 @@ type Store interface {
 	Probe() error // nil: a batch like the one that failed last could be committed
 }
 
+// HistoryRecorder keeps what the properties of the node's Devices were. It must not block.
+type HistoryRecorder interface {
+	// Record notes that a property has a value, in the time of its report, in ms since 1970. It is called for each report, also when the
+	// value is the one before.
+	Record(b *resource.Bundle, property, value string, ts int64)
+	// End notes that the value of a property, or of all if it is empty, is no longer known.
+	End(b *resource.Bundle, property string, ts int64)
+}
+
 // Options are what a Twin needs.
 type Options struct {
 	tree.Options
 	Node string
 	// Push sends a reported value, once it is stored, to a target of its Device's spec.push. It must not block. Nil: nothing is pushed.
 	Push func(to resource.Push, device, property string, value []byte, ts int64)
+	// History gets what is reported, once it is stored; nil: nobody does.
+	History HistoryRecorder
 	// RightsChanged is called after a device has joined, left or changed its protocol. It may be nil.
 	RightsChanged func()
 	Store         Store
@@ -120,6 +131,7 @@ type batch struct {
 	ready        func()                 // called if the hub has caught up with this batch
 	wakeWatchers func()                 // wakes those that wait for changed devices
 
+	histories   []historyStep        // what the history is to be told, once it is stored
 	pushes      []func()             // send values to brokers and endpoints named in spec.push, once they are stored
 	from        *broker.Identity     // the publisher of the current message
 	members     []tree.PropertyValue // properties of the current message
@@ -141,10 +153,11 @@ func (b *batch) begin(now time.Time) {
 	clear(b.publishes)
 	clear(b.answers)
 	clear(b.members)
+	clear(b.histories)
 	clear(b.entryBuffer)
 	*b = batch{
 		now: now, effective: b.effective, changed: b.changed, touched: b.touched, changedDocuments: b.changedDocuments,
-		publishes: b.publishes[:0], answers: b.answers[:0], stored: new(tree.DeliveryOutcomes), members: b.members[:0], entryBuffer: b.entryBuffer[:0],
+		publishes: b.publishes[:0], answers: b.answers[:0], histories: b.histories[:0], stored: new(tree.DeliveryOutcomes), members: b.members[:0], entryBuffer: b.entryBuffer[:0],
 	}
 }
 
@@ -186,7 +199,7 @@ func New(o Options) (*Twin, error) {
 func (t *Twin) connectParts() {
 	opts, up, down := &t.opts, &t.up, &t.down
 	t.ends = overrideEnds{opts: opts, outage: &t.outage, byKey: make(map[string]int64), wake: stoppedTimer(), maxSleep: clockCheckInterval}
-	t.up = upMap{opts: opts, ends: &t.ends, isLocal: t.devices.isLocal, store: func(key string, e *store.Effective) { t.batch.effective[key] = e }}
+	t.up = upMap{opts: opts, ends: &t.ends, isLocal: t.devices.isLocal, changed: t.devices.noteHistory, store: func(key string, e *store.Effective) { t.batch.effective[key] = e }}
 	t.overrides = overrides{opts: opts, up: up, down: down, newFloor: uint64(opts.Epoch()) << 32}
 	t.devices = devices{opts: opts, up: up, down: down, overrides: &t.overrides}
 	t.programs = programs{opts: opts, up: up, down: down, seen: make(map[topics.Kind]bool)}
@@ -286,6 +299,9 @@ func (t *Twin) publish(b *batch) {
 	t.devices.applyChanges(b, len(b.publishes))
 	for _, push := range b.pushes {
 		push()
+	}
+	for _, h := range b.histories {
+		h.tell(t.opts.History)
 	}
 }
 

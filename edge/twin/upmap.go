@@ -23,6 +23,8 @@ type upMap struct {
 	isLocal func(key string) bool                // reports whether a key is local
 	store   func(key string, e *store.Effective) // adds a change to the batch; nil deletes the key
 
+	changed func(b *batch, e link.Entry) // is told of each change
+
 	opts *Options
 	ends *overrideEnds
 }
@@ -128,6 +130,7 @@ func (u *upMap) write(b *batch, e link.Entry) error {
 		u.ends.schedule(e.Key, e.Meta.Until)
 	}
 	b.mark(e.Key)
+	u.changed(b, e)
 	u.publish(b, e)
 	return nil
 }
@@ -146,6 +149,7 @@ func (u *upMap) clear(b *batch, key string) {
 	if e, had := u.Delete(key, b.now.UnixMilli(), ""); had {
 		u.ends.schedule(key, 0)
 		b.mark(key)
+		u.changed(b, e)
 		u.publish(b, e)
 	}
 }

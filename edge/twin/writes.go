@@ -63,6 +63,9 @@ func (w *localWrites) report(b *batch, a topics.Address, m broker.Message) error
 		}
 		w.alarms.followReport(b, a.Device, d, b.members[i].Property)
 		w.push(b, d, e, b.members[i].Property)
+		if !e.Deleted {
+			w.devices.recordHistory(b, d, b.members[i].Property, e)
+		}
 	}
 	return nil
 }
@@ -233,6 +236,9 @@ func (w *localWrites) deviceState(b *batch, a topics.Address, m broker.Message) 
 	}
 	if string(m.Payload) != resource.Offline {
 		w.up.clear(b, problemKey(a.Device))
+	}
+	if string(m.Payload) == resource.Online { // also when it was so before: after a restart the history waits for it
+		w.devices.resumeHistory(b, a.Device)
 	}
 	return nil
 }

@@ -10,7 +10,7 @@
 //	suggest.go         the name that a misspelt one may stand for
 //	device.go          Device, and why one is not online
 //	model.go           DeviceModel: properties, their types, and the check of values
-//	history.go    how what properties were is kept, asked for and answered
+//	history.go         how what properties were is kept, asked for and answered
 //	twin.go            the twin of a device: desired and reported values, refusals, InSync
 //	node.go            Node, and the spec of its host
 //	nodestatus.go      what is observed of a node
