@@ -19,6 +19,7 @@ import (
 	"github.com/edgebus/edgebus/broker/daemon/httpserver"
 	"github.com/edgebus/edgebus/broker/daemon/metrics"
 	"github.com/edgebus/edgebus/broker/daemon/page"
+	"github.com/edgebus/edgebus/broker/history/requests"
 	"github.com/edgebus/edgebus/broker/mqttserver"
 	"github.com/edgebus/edgebus/broker/tree"
 	"github.com/edgebus/edgebus/cloud/api"
@@ -148,10 +149,14 @@ func Run(ctx context.Context, o Options) (err error) {
 	blobServer := blobs.NewServer(blobs.ServerOptions{
 		Store: content, Allowed: references.Allowed, Fetched: registry.Fetched, Tree: enrollment, Publish: publish, Log: log,
 	})
+	copies, asked, err := openHistory(cfg, st, twins.Namespace, blobServer, publish, log)
+	if err != nil {
+		return err
+	}
 
 	// The broker.
 	brokerOptions.Version, brokerOptions.Journal, brokerOptions.Metrics = o.Version, journal, metrics
-	brokerOptions.Tree, brokerOptions.Presence, brokerOptions.Rejected = blobServer, enrollment, twins.Rejected
+	brokerOptions.Tree, brokerOptions.Presence, brokerOptions.Rejected = asked, enrollment, twins.Rejected
 	anonymous, why := cfg.Anonymous()
 	log.Info().Bool("anonymous", anonymous).Str("why", why).Msg("who comes over loopback without signing in")
 	auth := &brokerOptions.Auth
@@ -166,6 +171,7 @@ func Run(ctx context.Context, o Options) (err error) {
 	journal.Register(metrics, "sessions")
 	commands.Register(metrics)
 	blobServer.Register(metrics)
+	copies.Register(metrics)
 	registerHubMetrics(metrics, twins, recorder)
 	if err := errors.Join(mqttserver.RegisterRules(rules, metrics), auditLog.Register(metrics)); err != nil {
 		return errors.Join(err, br.Close(ctx))
@@ -173,11 +179,12 @@ func Run(ctx context.Context, o Options) (err error) {
 
 	// The API.
 	counted := index.New(index.Options{Reader: st, Watcher: st, Log: log})
-	space := dir.Space(log, nil)
+	space := dir.Space(log, copies.SetLowSpace)
 	handler := api.New(api.Options{
 		Objects: registry, Reader: st, Watcher: st, Log: log, Authenticate: br.SignIn, Metrics: metrics.Handler(), Version: o.Version,
 		Links: linkReporter(identity.ID, twins, br, commits, rules, space, o.Version), Ready: map[string]func(context.Context) error{"store": storesReady(commits)},
 		Sessions: br.ServeSessions, MaxBody: int64(cfg.Limits.Request), Watches: cfg.Limits.Watches, Blobs: blobServer.ServeHTTP, Content: content.ReadAt,
+		History:    func(node string) requests.Source { return copies.Of(node) },
 		Enrollment: enrollment, Presence: twins, OwnOnly: cfg.HTTP.Discovery == "own",
 		Tokens: bearer.Tokens.ServeHTTP, Login: loginOptions(cfg.Auth.OIDC), Index: counted, Page: api.PageOptions{Handler: page.Handler(), Browsers: br}, Call: commandCaller(br, commands),
 	})
@@ -199,7 +206,7 @@ func Run(ctx context.Context, o Options) (err error) {
 	if o.Ready != nil {
 		o.Ready(daemon.Addresses{MQTT: br.Addrs(), HTTP: site.Addrs()})
 	}
-	return daemon.RunGroup(ctx, mqttserver.RunWithAudit(auditLog, twins.Run), br.Serve, site.Run, content.Run, blobServer.Run,
+	return daemon.RunGroup(ctx, mqttserver.RunWithAudit(auditLog, twins.Run), br.Serve, site.Run, content.Run, blobServer.Run, copies.Run,
 		bearer.Tokens.Run, counted.Run, recorder.Run, enrollment.Run, backups.Run, guard.Run, space.Run,
 		func(ctx context.Context) error { return rules.Run(ctx, br.RightsChanged) }, controllers, followUpgradeReports(twins, st, log))
 }

@@ -110,6 +110,7 @@ func Run(ctx context.Context, o Options) (err error) {
 		Subscribers: func(topic string) []broker.Subscriber { return br.Subscribers(topic) },
 	})
 	hub := newHubLink(cfg, tw, commands, log)
+	hub.past = past
 	asked := past.follow(tw, commands, func(m broker.Message) { br.Publish(m) }, log)
 	hub.blobs, err = blobs.New(blobs.Options{
 		Dir: cfg.Data.Dir, Node: cfg.Node.Name, Bytes: int64(cfg.Limits.Blobs.Bytes), Connect: hub.downloader(), Budget: hub.streams.budget,

@@ -57,6 +57,18 @@ func (n nodeHistory) find(w http.ResponseWriter, r *http.Request, device string)
 	return requests.ServeHTTP(w, r, b, source)
 }
 
+// send sends the hub what its copy lacks, after all state of the connection.
+func (n nodeHistory) send(ctx context.Context, s *history.Sending, caughtUp <-chan struct{}) {
+	if n.kept == nil {
+		return
+	}
+	select {
+	case <-caughtUp:
+		n.kept.Send(ctx, s)
+	case <-ctx.Done():
+	}
+}
+
 func (n nodeHistory) register(r metrics.Registry) {
 	if n.kept != nil {
 		n.kept.Register(r)

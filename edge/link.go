@@ -9,6 +9,7 @@ import (
 	"math/rand/v2"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/rs/zerolog"
@@ -18,6 +19,7 @@ import (
 	"github.com/edgebus/edgebus/configs"
 	"github.com/edgebus/edgebus/edge/blobs"
 	"github.com/edgebus/edgebus/edge/forward"
+	"github.com/edgebus/edgebus/edge/history"
 	"github.com/edgebus/edgebus/edge/twin"
 	"github.com/edgebus/edgebus/topics"
 	"github.com/edgebus/edgebus/topics/backoff"
@@ -33,6 +35,7 @@ type hubLink struct {
 	identity hubIdentity
 	bridge   *bridge
 	blobs    *blobs.Downloads
+	past     nodeHistory
 	status   *linkStatus
 	log      zerolog.Logger
 
@@ -187,6 +190,8 @@ func (h *hubLink) newSecondary(purpose string, set func(o *client.Options, self 
 func (h *hubLink) newMain(ctx context.Context) (*client.Client, error) {
 	node := h.cfg.Node.Name
 	upwards, downwards := topics.SyncTopics(node)
+	wanted := topics.Address{Node: node, Kind: topics.KindHistoryWanted, Device: "core"}.String()
+	var copying atomic.Pointer[history.Sending] // of the present connection
 	return h.newClient("node/"+node, func(o *client.Options, self **client.Client) {
 		if other := certificateOfOtherNode(*o, node); other != "" {
 			h.log.Error().Str("certificate", h.cfg.Link.TLS.Cert).
@@ -202,7 +207,7 @@ func (h *hubLink) newMain(ctx context.Context) (*client.Client, error) {
 			})
 		}
 		o.CleanStart = true
-		o.Subscriptions = []client.Subscription{{Filter: downwards, QoS: 1}, {Filter: commandFilter(node)}}
+		o.Subscriptions = []client.Subscription{{Filter: downwards, QoS: 1}, {Filter: commandFilter(node)}, {Filter: wanted}}
 		h.identity.addRenewal(o, self, h.renewalNoted, h.renewed)
 		o.OnConnect = func(ctx context.Context, _ bool) error {
 			c, caughtUp := *self, make(chan struct{})
@@ -210,6 +215,9 @@ func (h *hubLink) newMain(ctx context.Context) (*client.Client, error) {
 			h.twin.Connected(rand.Uint64(), send, func() { close(caughtUp) }) //nolint:gosec // G404: tells connections apart, keeps no secret
 			h.running.Go(func() { h.bridge.subscribe(ctx, c, h.bridge.live) })
 			h.running.Go(func() { h.streams.forward(ctx, c, caughtUp) })
+			sending := h.newSending(c, wanted)
+			copying.Store(sending)
+			h.running.Go(func() { h.past.send(ctx, sending, caughtUp) })
 			h.identity.connected()
 			return nil
 		}
@@ -222,6 +230,10 @@ func (h *hubLink) newMain(ctx context.Context) (*client.Client, error) {
 				h.twin.Receive(m.Payload)
 			case !topics.IsTree(m.Topic):
 				return h.bridge.take(ctx, m)
+			case m.Topic == wanted:
+				if s := copying.Load(); s != nil {
+					s.Received(m.Payload)
+				}
 			case !h.identity.take(m):
 				h.commands.execute(*self, m)
 			}
@@ -229,6 +241,18 @@ func (h *hubLink) newMain(ctx context.Context) (*client.Client, error) {
 		}
 		*o = h.status.watch(assembleParts(*o, node, take, func(err error) { (*self).Reconnect(err) }))
 	})
+}
+
+// newSending makes the sender of the history for a connection.
+func (h *hubLink) newSending(c *client.Client, wanted string) *history.Sending {
+	topic := topics.Address{Node: h.cfg.Node.Name, Kind: topics.KindHistoryCopy}.String()
+	return history.NewSending(func(payload []byte) {
+		c.PublishAsync(client.Message{Topic: topic, Payload: payload, QoS: 1, ResponseTopic: wanted}, func(err error) {
+			if err != nil {
+				h.log.Debug().Err(err).Msg("a part of the history was not delivered: it is sent again")
+			}
+		})
+	}, h.streams.budget)
 }
 
 // renewalNoted shows why the certificate was not renewed.

@@ -16,6 +16,7 @@
 //	store.go    Store: recording, writing, room
 //	rewrite.go  thinning and deleting
 //	query.go    reading, and plots
+//	copy.go     a copy that follows a store, as the hub has one of each node's
 //	rules.go    what is not to be kept, and metrics
 //
 // # Where to add

@@ -142,10 +142,14 @@ func (s *Store) Export(ctx context.Context, q Query, yield func(resource.History
 func (s *Store) knownUntil() int64 {
 	s.files.Lock()
 	defer s.files.Unlock()
-	if s.log != nil || len(s.closed) == 0 {
+	if !s.o.copies {
 		return s.o.Now().UnixMilli()
 	}
-	return s.closed[len(s.closed)-1].to
+	until := lastBlock(s.path(s.number, logSuffix))
+	if n := len(s.closed); n > 0 {
+		until = max(until, s.closed[n-1].to)
+	}
+	return until
 }
 
 // each calls yield with the samples of a series from each file that may have some of the time asked for, in the order of the files, and
@@ -170,7 +174,7 @@ func (s *Store) each(ctx context.Context, q Query, yield func([]sample) error) (
 		}
 	}
 	numbers = append(numbers, s.ended...)
-	if s.log != nil {
+	if s.log != nil || s.o.copies && s.find(s.number) == nil {
 		numbers = append(numbers, s.number)
 	}
 	first, known := s.firsts[q.SeriesKey]
@@ -190,6 +194,7 @@ func (s *Store) each(ctx context.Context, q Query, yield func([]sample) error) (
 		if err != nil {
 			return since, err
 		}
+		list = cut(list, q.Floor)
 		if len(list) > 0 {
 			if since == 0 {
 				since = list[0].t
@@ -199,7 +204,7 @@ func (s *Store) each(ctx context.Context, q Query, yield func([]sample) error) (
 			}
 		}
 	}
-	if pending = sortSamples(pending); len(pending) > 0 {
+	if pending = cut(sortSamples(pending), q.Floor); len(pending) > 0 {
 		if since == 0 {
 			since = pending[0].t
 		}

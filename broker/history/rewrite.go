@@ -94,8 +94,7 @@ func (s *Store) rewrite(i int, thinned bool, change func(SeriesKey, []sample) []
 	return s.addFile(f.number)
 }
 
-// Prune deletes what is not to be kept: of each series what floor says, a time in ms since 1970 before which nothing is kept. Samples from
-// which a value of later follows stay, as of that time. What is in the log is deleted with the rest once it is a file, but not served
+// Prune deletes what is not to be kept: of each series what floor says, a time in ms since 1970 before which nothing is kept. What is in the log is deleted with the rest once it is a file, but not served
 // before.
 func (s *Store) Prune(floor func(SeriesKey) int64) error {
 	s.mu.Lock()
@@ -142,15 +141,11 @@ func (s *Store) pruneFile(number uint64, floor func(SeriesKey) int64) error {
 	return s.rewrite(i, s.closed[i].thinned, func(name SeriesKey, list []sample) []sample { return cut(list, floor(name)) })
 }
 
-// cut drops what was before a time. What a property had then, it has from then on.
+// cut drops what was before a time.
 func cut(list []sample, floor int64) []sample {
 	i := slices.IndexFunc(list, func(v sample) bool { return v.t >= floor })
 	if i < 0 {
-		i = len(list)
-	}
-	if i > 0 && i < len(list) && list[i].t > floor && list[i-1].form != thinForm && !list[i-1].gap {
-		i--
-		list[i].t = floor
+		return nil
 	}
 	return list[i:]
 }

@@ -12,8 +12,7 @@ import (
 )
 
 const (
-	pruneEvery = time.Hour   // since time alone lets values become too old
-	lookEvery  = time.Minute // whether the rules have changed
+	pruneEvery = time.Hour // since time alone lets values become too old
 	// absentFor is how long the past of a Device is kept that there is no more: it may be a mistake.
 	absentFor = 24 * time.Hour
 )
@@ -21,20 +20,22 @@ const (
 // Rules say what is kept of which Device.
 type Rules struct {
 	devices func(context.Context) (map[string]resource.Bundle, error)
+	every   time.Duration // looks whether they have changed
 	now     func() time.Time
-	absent  map[string]time.Time // since when a Device is not there
-	seen    uint64               // the rules that were followed last
+	all     map[string]resource.Bundle // as of the last look
+	absent  map[string]time.Time       // since when a Device is not there
+	seen    uint64                     // the rules that were followed last
 	pruned  time.Time
 }
 
-// NewRules makes Rules. devices are all Devices, by their UIDs.
-func NewRules(devices func(context.Context) (map[string]resource.Bundle, error), now func() time.Time) *Rules {
-	return &Rules{devices: devices, now: now, absent: make(map[string]time.Time)}
+// NewRules makes Rules. devices are all Devices, by their UIDs, of which is asked every so often.
+func NewRules(devices func(context.Context) (map[string]resource.Bundle, error), every time.Duration, now func() time.Time) *Rules {
+	return &Rules{devices: devices, every: every, now: now, absent: make(map[string]time.Time)}
 }
 
 // Run calls prune when the rules have changed, and each hour, until ctx ends.
 func (r *Rules) Run(ctx context.Context, prune func(context.Context)) error {
-	tick := time.NewTicker(lookEvery)
+	tick := time.NewTicker(r.every)
 	defer tick.Stop()
 	for {
 		select {
@@ -69,6 +70,7 @@ func (r *Rules) Changed(ctx context.Context) bool {
 		sum += h.Sum64()
 	}
 	now := r.now()
+	r.all = all
 	if sum == r.seen && now.Sub(r.pruned) < pruneEvery && !now.Before(r.pruned) {
 		return false
 	}
@@ -76,13 +78,9 @@ func (r *Rules) Changed(ctx context.Context) bool {
 	return true
 }
 
-// Prune deletes what is not to be kept from a store.
-func (r *Rules) Prune(ctx context.Context, s *Store) error {
-	all, err := r.devices(ctx)
-	if err != nil {
-		return err
-	}
-	now := r.now()
+// Prune deletes what is not to be kept from a store, as of the last look.
+func (r *Rules) Prune(s *Store) error {
+	all, now := r.all, r.now()
 	for uid := range r.absent {
 		if _, there := all[uid]; there {
 			delete(r.absent, uid)

@@ -47,6 +47,8 @@ type Options struct {
 	Bytes int64
 	Log   zerolog.Logger
 	Now   func() time.Time // nil: time.Now
+
+	copies bool // nothing is recorded: it is a copy of another store
 }
 
 // Store keeps the past of series in files of an hour each.
@@ -184,6 +186,9 @@ func (s *Store) openFiles() error {
 		s.number = max(s.number, number)
 	}
 	for _, number := range logs {
+		if s.o.copies {
+			continue // it has what came of it so far
+		}
 		if s.find(number) == nil {
 			if number == s.number {
 				return s.continueLog(number)

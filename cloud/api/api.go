@@ -20,6 +20,7 @@ import (
 
 	"github.com/edgebus/edgebus/broker"
 	"github.com/edgebus/edgebus/broker/daemon/httpserver"
+	"github.com/edgebus/edgebus/broker/history/requests"
 	"github.com/edgebus/edgebus/cloud/api/index"
 	"github.com/edgebus/edgebus/cloud/api/webhook"
 	"github.com/edgebus/edgebus/cloud/objects"
@@ -60,6 +61,8 @@ type Options struct {
 	Page PageOptions
 	// Call sends a command to a device on a user's behalf, and waits for its answer; nil: nobody can.
 	Call func(ctx context.Context, id broker.Identity, topic string, payload []byte, timeout time.Duration) (CommandAnswer, error)
+	// History has what the properties of a node's Devices were; nil: there is none.
+	History func(node string) requests.Source
 	// Login is served without authentication at /auth/oidc; nil: there is no provider.
 	Login *LoginProvider
 	// Content reads a part of a blob, for what nodes are to apply in the form of flightctl.
@@ -223,6 +226,10 @@ func (s *server) routes() http.Handler {
 	}
 	mux.Handle("GET "+deviceRoot+"/properties/{property}", s.handle(s.property))
 	mux.Handle("POST "+deviceRoot+"/commands/{command}", s.handle(s.command))
+	if s.History != nil {
+		mux.Handle("GET "+deviceRoot+"/history", s.handle(s.history))
+		mux.Handle("DELETE "+deviceRoot+"/history", s.handle(s.deleteHistory))
+	}
 	s.renderedRoutes(mux)
 	s.flightctlRoutes(mux)
 	mux.Handle("/api/v1/namespaces", s.handle(s.lister.serveNamespaces))

@@ -33,6 +33,7 @@
 //	managedfields.go  which manager an apply takes fields from
 //	delete.go         delete, deletecollection
 //	devices.go        a Device's properties and commands
+//	history.go        what the properties of a Device were
 //	enrollment.go     decisions about EnrollmentRequests, decommissioning
 //	flightctl.go      what flightctl's clients ask for beside its kinds
 //	renderedspecs.go  what a node is to apply, as its agent or flightctl's asks for it

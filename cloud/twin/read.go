@@ -23,6 +23,9 @@ func (t *Twins) Retained(filter string) func(max int) []broker.Message {
 	return r.next
 }
 
+// Namespace is that of a Device; the default one if there is no such Device.
+func (t *Twins) Namespace(device string) string { return t.devices.namespace(device) }
+
 // retainedCursor is the position of a reader.
 type retainedCursor struct {
 	host   *tree.Host[*batch]

@@ -29,6 +29,8 @@ import (
 // localShare is the part of the limit that the values have that stay on the node.
 const localShare = 4
 
+const rulesInterval = time.Minute // between two looks at what is not to be kept
+
 // Devices are the node's.
 type Devices interface {
 	Bundle(name string) (resource.Bundle, bool)
@@ -76,7 +78,7 @@ func Open(o Options) (*Recorder, error) {
 // Follow says whose past it is. It is called once, before Run.
 func (h *Recorder) Follow(d Devices) {
 	h.devices = d
-	h.rules = history.NewRules(func(context.Context) (map[string]resource.Bundle, error) { return d.Bundles(), nil }, h.o.Now)
+	h.rules = history.NewRules(func(context.Context) (map[string]resource.Bundle, error) { return d.Bundles(), nil }, rulesInterval, h.o.Now)
 }
 
 func (h *Recorder) store(b *resource.Bundle, property string) *history.Store {
@@ -120,7 +122,7 @@ func (h *Recorder) Run(ctx context.Context) error {
 	}
 	g.Go(func() error {
 		return h.rules.Run(ctx, func(ctx context.Context) {
-			err := errors.Join(h.rules.Prune(ctx, h.shared), h.rules.Prune(ctx, h.local))
+			err := errors.Join(h.rules.Prune(h.shared), h.rules.Prune(h.local))
 			if err != nil && ctx.Err() == nil {
 				h.o.Log.Error().Err(err).Msg("what is not to be kept of the history can't be deleted: this is tried again")
 			}

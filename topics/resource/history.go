@@ -70,12 +70,10 @@ type HistoryRule struct {
 	Deadband  float64
 }
 
-// HistoryRule returns what the model and the device say of the history of a property. One that the model doesn't have has none.
+// HistoryRule returns what the model and the device say of the history of a property. Of one that the model no longer has, what there is
+// stays.
 func (b Bundle) HistoryRule(property string) HistoryRule {
-	p, ok := b.Model.Property(property)
-	if !ok {
-		return HistoryRule{Off: true}
-	}
+	p, _ := b.Model.Property(property)
 	var r HistoryRule
 	if h := p.History; h != nil {
 		r.Off, r.Deadband = h.Off, h.Deadband

@@ -23,7 +23,7 @@ func TestTheHistoryOfAPropertyFollowsModelAndDevice(t *testing.T) {
 		"nothing is said":            {nil, "plain", 0},
 		"the model's":                {nil, "coarse", now.Add(-48 * time.Hour).UnixMilli()},
 		"off in the model":           {&DeviceHistory{Keep: "1h"}, "secret", math.MaxInt64},
-		"unknown to the model":       {nil, "other", math.MaxInt64},
+		"no longer in the model":     {nil, "other", 0},
 		"off in the device":          {&DeviceHistory{Off: true}, "plain", math.MaxInt64},
 		"the shorter one":            {&DeviceHistory{Keep: "24h"}, "coarse", now.Add(-24 * time.Hour).UnixMilli()},
 		"the model's is the shorter": {&DeviceHistory{Keep: "240h"}, "coarse", now.Add(-48 * time.Hour).UnixMilli()},
