@@ -184,9 +184,9 @@ func Run(ctx context.Context, o Options) (err error) {
 		Objects: registry, Reader: st, Watcher: st, Log: log, Authenticate: br.SignIn, Metrics: metrics.Handler(), Version: o.Version,
 		Links: linkReporter(identity.ID, twins, br, commits, rules, space, o.Version), Ready: map[string]func(context.Context) error{"store": storesReady(commits)},
 		Sessions: br.ServeSessions, MaxBody: int64(cfg.Limits.Request), Watches: cfg.Limits.Watches, Blobs: blobServer.ServeHTTP, Content: content.ReadAt,
-		History:    func(node string) requests.Source { return copies.Of(node) },
 		Enrollment: enrollment, Presence: twins, OwnOnly: cfg.HTTP.Discovery == "own",
-		Tokens: bearer.Tokens.ServeHTTP, Login: loginOptions(cfg.Auth.OIDC), Index: counted, Page: api.PageOptions{Handler: page.Handler(), Browsers: br}, Call: commandCaller(br, commands),
+		Tokens: bearer.Tokens.ServeHTTP, Login: loginOptions(cfg.Auth.OIDC), Index: counted, Page: api.PageOptions{Handler: page.Handler(), Browsers: br},
+		Devices: api.DeviceServices{Call: commandCaller(br, commands), History: func(node string) requests.Source { return copies.Of(node) }},
 	})
 	site, err := httpserver.Listen(httpserver.Options{
 		Listen: cfg.HTTP.Listen, ListenTLS: cfg.HTTP.TLS.Listen, TLS: cfg.HTTP.TLS.Config, Limits: cfg.Limits.Limits,

@@ -11,6 +11,7 @@
 //	controllers.go  all controllers
 //	commands.go     commands that come over HTTP
 //	projections.go  what objects come to on nodes, as documents; what nodes report of upgrades
+//	history.go      who asks what properties were
 //	report.go       what is said of the links, and metrics
 //	maintenance.go  the commands check, backup and restore
 //
@@ -27,6 +28,7 @@
 //	fleet, rollout      whose a node is, and which version of a template it gets when; rollout is the planner without I/O
 //	templates           Go templates in Fleets and Configurations
 //	render, sources     a Node's spec with each reference resolved; what the references stand for (git, HTTP, OCI)
+//	history             what the properties of devices were: a copy of what each node has
 //	blobs, images       large contents by digest; the images that applications name
 //	resourcesync        manifests from git, applied
 //	discovery           what nodes found: Instances, Devices, brokers

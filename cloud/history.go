@@ -17,7 +17,7 @@ import (
 // openHistory opens the copies of the nodes' histories, and answers requests for them that reach the broker before the tree does.
 func openHistory(
 	cfg configs.Hub, reader store.Reader, namespaceOf func(device string) string, tree broker.Tree, publish func(broker.Message), log zerolog.Logger,
-) (*history.Copies, broker.Tree, error) {
+) (*history.NodeCopies, broker.Tree, error) {
 	copies, err := history.New(history.Options{
 		Dir: cfg.Data.Dir, Bytes: int64(cfg.Limits.History.Bytes), Reader: reader, Tree: tree, Publish: publish, Log: log,
 	})
@@ -28,7 +28,7 @@ func openHistory(
 }
 
 // findHistory returns a Device of a node with its model, and the copy of its history.
-func findHistory(reader store.Reader, copies *history.Copies, namespaceOf func(device string) string) func(context.Context, string, string) (resource.Bundle, requests.Source, error) {
+func findHistory(reader store.Reader, copies *history.NodeCopies, namespaceOf func(device string) string) func(context.Context, string, string) (resource.Bundle, requests.Source, error) {
 	return func(ctx context.Context, node, device string) (b resource.Bundle, source requests.Source, err error) {
 		o, err := reader.Get(ctx, store.Key{Kind: resource.KindDevice, Namespace: namespaceOf(device), Name: device})
 		if err != nil {

@@ -58,7 +58,7 @@ func (n nodeHistory) find(w http.ResponseWriter, r *http.Request, device string)
 }
 
 // send sends the hub what its copy lacks, after all state of the connection.
-func (n nodeHistory) send(ctx context.Context, s *history.Sending, caughtUp <-chan struct{}) {
+func (n nodeHistory) send(ctx context.Context, s *history.CopySender, caughtUp <-chan struct{}) {
 	if n.kept == nil {
 		return
 	}

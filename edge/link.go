@@ -191,7 +191,7 @@ func (h *hubLink) newMain(ctx context.Context) (*client.Client, error) {
 	node := h.cfg.Node.Name
 	upwards, downwards := topics.SyncTopics(node)
 	wanted := topics.Address{Node: node, Kind: topics.KindHistoryWanted, Device: "core"}.String()
-	var copying atomic.Pointer[history.Sending] // of the present connection
+	var copying atomic.Pointer[history.CopySender] // of the present connection
 	return h.newClient("node/"+node, func(o *client.Options, self **client.Client) {
 		if other := certificateOfOtherNode(*o, node); other != "" {
 			h.log.Error().Str("certificate", h.cfg.Link.TLS.Cert).
@@ -215,7 +215,7 @@ func (h *hubLink) newMain(ctx context.Context) (*client.Client, error) {
 			h.twin.Connected(rand.Uint64(), send, func() { close(caughtUp) }) //nolint:gosec // G404: tells connections apart, keeps no secret
 			h.running.Go(func() { h.bridge.subscribe(ctx, c, h.bridge.live) })
 			h.running.Go(func() { h.streams.forward(ctx, c, caughtUp) })
-			sending := h.newSending(c, wanted)
+			sending := h.newCopySender(c, wanted)
 			copying.Store(sending)
 			h.running.Go(func() { h.past.send(ctx, sending, caughtUp) })
 			h.identity.connected()
@@ -243,8 +243,8 @@ func (h *hubLink) newMain(ctx context.Context) (*client.Client, error) {
 	})
 }
 
-// newSending makes the sender of the history for a connection.
-func (h *hubLink) newSending(c *client.Client, wanted string) *history.Sending {
+// newCopySender makes the sender of the history for a connection.
+func (h *hubLink) newCopySender(c *client.Client, wanted string) *history.CopySender {
 	topic := topics.Address{Node: h.cfg.Node.Name, Kind: topics.KindHistoryCopy}.String()
 	return history.NewSending(func(payload []byte) {
 		c.PublishAsync(client.Message{Topic: topic, Payload: payload, QoS: 1, ResponseTopic: wanted}, func(err error) {

@@ -18,8 +18,8 @@ import (
 // A copy follows the store of a node. It gets the node's log block by block, and makes the same file of it as the node does: so each
 // sample is sent once. A file of which it lacks the log, or whose digest is another one, it gets whole.
 
-// Part is a part of a store for its copy, or, without bytes, the question what the copy wants next.
-type Part struct {
+// CopyPart is a part of a store for its copy, or, without bytes, the question what the copy wants next.
+type CopyPart struct {
 	// ID is the store's, and Number that of its file.
 	ID     string `json:"id"`
 	Number uint64 `json:"number"`
@@ -33,8 +33,8 @@ type Part struct {
 	Bytes  []byte `json:"-"`
 }
 
-// Wanted is what a copy wants next.
-type Wanted struct {
+// WantedPart is what a copy wants next.
+type WantedPart struct {
 	ID     string `json:"id"`
 	Number uint64 `json:"number"`
 	File   bool   `json:"file,omitempty"`
@@ -44,13 +44,13 @@ type Wanted struct {
 }
 
 // Encode writes a part: a line of JSON, and the bytes.
-func (p Part) Encode() []byte {
+func (p CopyPart) Encode() []byte {
 	head, _ := json.Marshal(p) // strings and numbers
 	return slices.Concat(head, []byte("\n"), p.Bytes)
 }
 
 // DecodePart reads a part. Its errors are Invalid.
-func DecodePart(payload []byte) (p Part, err error) {
+func DecodePart(payload []byte) (p CopyPart, err error) {
 	head, rest, ok := bytes.Cut(payload, []byte("\n"))
 	if !ok || json.Unmarshal(head, &p) != nil || p.ID == "" || p.Offset < 0 || p.Size < 0 {
 		return p, resource.Errorf(resource.Invalid, "", "it is not a part of a history: a line of JSON with id, number and offset, and the bytes")
@@ -60,11 +60,11 @@ func DecodePart(payload []byte) (p Part, err error) {
 }
 
 // NextPart is what a copy wants, at most so many bytes of it; false: it has everything.
-func (s *Store) NextPart(w Wanted, most int) (p Part, ok bool, err error) {
+func (s *Store) NextPart(w WantedPart, most int) (p CopyPart, ok bool, err error) {
 	s.files.Lock()
 	defer s.files.Unlock()
 	if w.ID != s.id {
-		return Part{ID: s.id, Number: s.lowest()}, true, nil
+		return CopyPart{ID: s.id, Number: s.lowest()}, true, nil
 	}
 	number := max(w.Number, s.lowest())
 	at, known := s.search(number)
@@ -80,9 +80,9 @@ func (s *Store) NextPart(w Wanted, most int) (p Part, ok bool, err error) {
 		}
 	}
 	if number != w.Number {
-		w = Wanted{ID: s.id, Number: number}
+		w = WantedPart{ID: s.id, Number: number}
 	}
-	p = Part{ID: s.id, Number: number, Offset: w.Offset}
+	p = CopyPart{ID: s.id, Number: number, Offset: w.Offset}
 	if logged && !w.File {
 		size := s.kept.size
 		switch {
@@ -161,13 +161,13 @@ const (
 )
 
 // OpenCopy opens the copy of a store in a directory, which it makes.
-func OpenCopy(o Options) (*Copy, error) {
+func OpenCopy(o Options) (*StoreCopy, error) {
 	o.copies = true
 	s, err := Open(o)
 	if err != nil {
 		return nil, err
 	}
-	c := &Copy{Store: s}
+	c := &StoreCopy{Store: s}
 	text, err := os.ReadFile(filepath.Join(o.Dir, copyFile))
 	if errors.Is(err, fs.ErrNotExist) {
 		return c, nil
@@ -181,18 +181,18 @@ func OpenCopy(o Options) (*Copy, error) {
 	return c, err
 }
 
-// Copy is a store that follows another one. One goroutine at a time adds to it.
-type Copy struct {
+// StoreCopy is a store that follows another one. One goroutine at a time adds to it.
+type StoreCopy struct {
 	*Store
 	state  copyState
 	logged int64 // bytes of the log that it has
 }
 
-func (c *Copy) local() uint64   { return c.state.Base + c.state.Next }
-func (c *Copy) logPath() string { return c.path(c.local(), logSuffix) }
+func (c *StoreCopy) local() uint64   { return c.state.Base + c.state.Next }
+func (c *StoreCopy) logPath() string { return c.path(c.local(), logSuffix) }
 
 // newest is the greatest number here, after which those of another store begin.
-func (c *Copy) newest() uint64 {
+func (c *StoreCopy) newest() uint64 {
 	c.files.Lock()
 	defer c.files.Unlock()
 	newest := c.local()
@@ -202,7 +202,7 @@ func (c *Copy) newest() uint64 {
 	return newest
 }
 
-func (c *Copy) save() error {
+func (c *StoreCopy) save() error {
 	text, err := json.Marshal(c.state)
 	if err != nil {
 		return err
@@ -211,9 +211,9 @@ func (c *Copy) save() error {
 }
 
 // Add takes a part, and says what is wanted next.
-func (c *Copy) Add(p Part) (Wanted, error) {
+func (c *StoreCopy) Add(p CopyPart) (WantedPart, error) {
 	err := c.add(p)
-	w := Wanted{ID: c.state.ID, Number: c.state.Next, File: c.state.File, Offset: c.logged}
+	w := WantedPart{ID: c.state.ID, Number: c.state.Next, File: c.state.File, Offset: c.logged}
 	if w.File {
 		w.Offset = 0
 		if info, failed := os.Stat(c.path(c.local(), partSuffix)); failed == nil {
@@ -223,7 +223,7 @@ func (c *Copy) Add(p Part) (Wanted, error) {
 	return w, err
 }
 
-func (c *Copy) add(p Part) error {
+func (c *StoreCopy) add(p CopyPart) error {
 	if p.ID != c.state.ID || p.Number > c.state.Next {
 		if err := c.begin(p); err != nil {
 			return err
@@ -253,7 +253,7 @@ func (c *Copy) add(p Part) error {
 }
 
 // begin goes on with another file: the store is another one, or has dropped files. Of the log that it was at it keeps what it has.
-func (c *Copy) begin(p Part) error {
+func (c *StoreCopy) begin(p CopyPart) error {
 	if c.logged > 0 {
 		if err := c.closeOwn(); err != nil {
 			return err
@@ -270,7 +270,7 @@ func (c *Copy) begin(p Part) error {
 }
 
 // closeOwn makes a file of the part of a log that there is.
-func (c *Copy) closeOwn() error {
+func (c *StoreCopy) closeOwn() error {
 	path := c.logPath()
 	if err := cutLog(path); err != nil {
 		return err
@@ -283,7 +283,7 @@ func (c *Copy) closeOwn() error {
 }
 
 // take counts the file of the log, and removes the log.
-func (c *Copy) take(whole bool) (err error) {
+func (c *StoreCopy) take(whole bool) (err error) {
 	c.files.Lock()
 	defer c.files.Unlock()
 	if whole {
@@ -297,7 +297,7 @@ func (c *Copy) take(whole bool) (err error) {
 }
 
 // closeCopied makes the file of a log that is whole. If it isn't the same as the store's, the store's is wanted.
-func (c *Copy) closeCopied(p Part) error {
+func (c *StoreCopy) closeCopied(p CopyPart) error {
 	path := c.path(c.local(), fileSuffix)
 	kept, err := closeLog(c.logPath(), path)
 	same := false
@@ -322,14 +322,14 @@ func (c *Copy) closeCopied(p Part) error {
 	return c.goOn()
 }
 
-func (c *Copy) goOn() error {
+func (c *StoreCopy) goOn() error {
 	c.state.Next++
 	c.state.File = false
 	return c.save()
 }
 
 // addToFile takes a part of a file. The last one makes it whole: then it must have its digest.
-func (c *Copy) addToFile(p Part) error {
+func (c *StoreCopy) addToFile(p CopyPart) error {
 	path := c.path(c.local(), partSuffix)
 	info, err := os.Stat(path)
 	have := int64(0)

@@ -16,9 +16,9 @@ import (
 // copyRig is a store and its copy.
 type copyRig struct {
 	*clockedStore
-	copy   *Copy
+	copy   *StoreCopy
 	dir    string
-	wanted Wanted
+	wanted WantedPart
 	sent   int // bytes
 }
 
@@ -54,7 +54,7 @@ func (r *copyRig) exchange(most, size int, lose func() bool) (done bool) {
 	return false
 }
 
-func never() bool { return false }
+func neverLost() bool { return false }
 
 func (r *copyRig) requireEqual(s SeriesKey) {
 	q := Query{SeriesKey: s, From: noonTime.Add(-time.Hour).UnixMilli(), To: r.now.Add(time.Hour).UnixMilli()}
@@ -71,7 +71,7 @@ func TestACopyHasTheSameCurveAndEachSampleIsSentOnce(t *testing.T) {
 		r.record(hallSeries, temperatureProperty, strconv.Itoa(i))
 		r.record(hallModeSeries, modeProperty, "mode "+strconv.Itoa(i/7))
 		r.pass(time.Minute)
-		require.True(t, r.exchange(100, 1000, never))
+		require.True(t, r.exchange(100, 1000, neverLost))
 		r.requireEqual(hallSeries)
 	}
 	r.requireEqual(hallModeSeries)
@@ -96,7 +96,7 @@ func TestAnOutageFillsItself(t *testing.T) {
 		r.record(hallSeries, temperatureProperty, strconv.Itoa(i))
 		r.pass(time.Minute)
 		if i < 100 || i > 400 {
-			require.True(t, r.exchange(1000, 4096, never))
+			require.True(t, r.exchange(1000, 4096, neverLost))
 		}
 	}
 	r.requireEqual(hallSeries)
@@ -107,14 +107,14 @@ func TestACopyKeepsWhatItHasWhenTheStoreBeginsAnew(t *testing.T) {
 	r := openCopyRig(t, t.TempDir())
 	r.record(hallSeries, temperatureProperty, "1")
 	r.pass(150 * time.Minute)
-	require.True(t, r.exchange(1000, 4096, never))
+	require.True(t, r.exchange(1000, 4096, neverLost))
 	require.NoError(t, r.log.f.Close())
 	require.NoError(t, os.RemoveAll(r.o.Dir))
 	r.Store = nil
 	r.reopen()
 	r.record(hallSeries, temperatureProperty, "2")
 	r.pass(70 * time.Minute)
-	require.True(t, r.exchange(1000, 4096, never))
+	require.True(t, r.exchange(1000, 4096, neverLost))
 	a, err := r.copy.Read(context.Background(), Query{SeriesKey: hallSeries, From: noonTime.UnixMilli(), To: r.now.Add(time.Minute).UnixMilli(), Points: 100})
 	require.NoError(t, err)
 	require.Equal(t, noonTime.UnixMilli(), a.Since)
@@ -139,7 +139,7 @@ func TestACopyBecomesEqualWhateverHappens(t *testing.T) {
 				r.reopen()
 			case 1:
 				r.reopenCopy()
-				r.wanted = Wanted{}
+				r.wanted = WantedPart{}
 			case 2: // a power cut on the hub loses the end of its log
 				if r.copy.logged > 0 {
 					require.NoError(t, os.Truncate(r.copy.logPath(), r.copy.logged/2))
@@ -150,15 +150,15 @@ func TestACopyBecomesEqualWhateverHappens(t *testing.T) {
 					require.NoError(t, r.thin(rapid.IntRange(0, len(r.closed)-1).Draw(t, "thinned")))
 				}
 			case 4:
-				r.wanted = Wanted{}
+				r.wanted = WantedPart{}
 			default:
 				r.exchange(rapid.IntRange(1, 20).Draw(t, "parts"), rapid.IntRange(10, 5000).Draw(t, "size"), lose)
 			}
 		}
 		r.Flush()
-		r.wanted = Wanted{}
+		r.wanted = WantedPart{}
 		for range 100 {
-			if r.exchange(1000, 5000, never) {
+			if r.exchange(1000, 5000, neverLost) {
 				break
 			}
 		}
@@ -175,7 +175,7 @@ func TestACopyBecomesEqualWhateverHappens(t *testing.T) {
 }
 
 func FuzzDecodePart(f *testing.F) {
-	f.Add(Part{ID: "x", Number: 1, Bytes: []byte("abc")}.Encode())
+	f.Add(CopyPart{ID: "x", Number: 1, Bytes: []byte("abc")}.Encode())
 	f.Fuzz(func(t *testing.T, b []byte) {
 		p, err := DecodePart(b)
 		if err != nil {

@@ -129,7 +129,8 @@ func Open(o Options) (*Store, error) {
 	if err := datadir.MakeDir(o.Dir); err != nil {
 		return nil, err
 	}
-	if err := s.openID(); err != nil {
+	var err error
+	if s.id, err = readID(filepath.Join(o.Dir, "id")); err != nil {
 		return nil, err
 	}
 	if err := s.openFiles(); err != nil {
@@ -138,20 +139,15 @@ func Open(o Options) (*Store, error) {
 	return s, nil
 }
 
-// openID reads the store's identity. A store that begins anew has another one, so that who copies it begins anew as well.
-func (s *Store) openID() error {
-	path := filepath.Join(s.o.Dir, "id")
+// readID reads the identity of a store. One that begins anew has another one, so that who copies it begins anew as well.
+func readID(path string) (string, error) {
 	text, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
-		s.id = resource.NewUID()
-		return datadir.WriteFile(path, []byte(s.id+"\n"))
+		id := resource.NewUID()
+		return id, datadir.WriteFile(path, []byte(id+"\n"))
 	}
-	s.id = strings.TrimSpace(string(text))
-	return err
+	return strings.TrimSpace(string(text)), err
 }
-
-// ID tells the store from another one that was in its place.
-func (s *Store) ID() string { return s.id }
 
 func (s *Store) path(number uint64, suffix string) string {
 	return filepath.Join(s.o.Dir, fmt.Sprintf("%012d%s", number, suffix))

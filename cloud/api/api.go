@@ -59,10 +59,8 @@ type Options struct {
 	Blobs func(w http.ResponseWriter, r *http.Request, id broker.Identity) error
 	// Page is the web page, and what it needs beside the API.
 	Page PageOptions
-	// Call sends a command to a device on a user's behalf, and waits for its answer; nil: nobody can.
-	Call func(ctx context.Context, id broker.Identity, topic string, payload []byte, timeout time.Duration) (CommandAnswer, error)
-	// History has what the properties of a node's Devices were; nil: there is none.
-	History func(node string) requests.Source
+	// Devices is what else there is of Devices.
+	Devices DeviceServices
 	// Login is served without authentication at /auth/oidc; nil: there is no provider.
 	Login *LoginProvider
 	// Content reads a part of a blob, for what nodes are to apply in the form of flightctl.
@@ -91,6 +89,14 @@ type PageOptions struct {
 	Handler http.Handler
 	// Browsers serves /session and /mqtt, for people with a browser; nil: neither is served.
 	Browsers BrowserServer
+}
+
+// DeviceServices are what the hub does with Devices beside their objects.
+type DeviceServices struct {
+	// Call sends a command to a device on a user's behalf, and waits for its answer; nil: nobody can.
+	Call func(ctx context.Context, id broker.Identity, topic string, payload []byte, timeout time.Duration) (CommandAnswer, error)
+	// History has what the properties of a node's Devices were; nil: there is none.
+	History func(node string) requests.Source
 }
 
 // BrowserServer serves what a browser needs beside the API. It authenticates by itself.
@@ -226,7 +232,7 @@ func (s *server) routes() http.Handler {
 	}
 	mux.Handle("GET "+deviceRoot+"/properties/{property}", s.handle(s.property))
 	mux.Handle("POST "+deviceRoot+"/commands/{command}", s.handle(s.command))
-	if s.History != nil {
+	if s.Devices.History != nil {
 		mux.Handle("GET "+deviceRoot+"/history", s.handle(s.history))
 		mux.Handle("DELETE "+deviceRoot+"/history", s.handle(s.deleteHistory))
 	}

@@ -71,7 +71,7 @@ func (s *server) property(w http.ResponseWriter, r *http.Request) error {
 
 // command sends a command to a Device, with the body as its payload, and answers with its answer.
 func (s *server) command(w http.ResponseWriter, r *http.Request) error {
-	if s.Call == nil {
+	if s.Devices.Call == nil {
 		return statusErrorf(http.StatusNotFound, "NotFound", "no commands are sent here")
 	}
 	d, err := s.device(r, "update")
@@ -95,7 +95,7 @@ func (s *server) command(w http.ResponseWriter, r *http.Request) error {
 	if !topics.ValidName(topic.Name) {
 		return badRequest("command", "%.100q is no name of a command: %s", topic.Name, topics.NameRule())
 	}
-	answer, err := s.Call(r.Context(), accessIn(r.Context()).id, topic.String(), payload, timeout)
+	answer, err := s.Devices.Call(r.Context(), accessIn(r.Context()).id, topic.String(), payload, timeout)
 	if err != nil {
 		return err
 	}

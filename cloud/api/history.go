@@ -20,7 +20,7 @@ func (s *server) history(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	return requests.ServeHTTP(w, r, resource.Bundle{Device: d, Model: *m}, s.History(d.Spec.NodeName))
+	return requests.ServeHTTP(w, r, resource.Bundle{Device: d, Model: *m}, s.Devices.History(d.Spec.NodeName))
 }
 
 // deleteHistory deletes what the properties of a Device were up to now, on its node and here: the Device says so, and who keeps it follows.

@@ -38,7 +38,7 @@ const (
 	removedAfter  = 24 * time.Hour // the copy of a node that there is no more: deleting it may have been a mistake
 )
 
-// Options are what Copies are made from.
+// Options are what NodeCopies are made from.
 type Options struct {
 	// Dir is the hub's data directory. Bytes bound the files of each node; 0: there are no copies.
 	Dir    string
@@ -51,8 +51,8 @@ type Options struct {
 	Now     func() time.Time // nil: time.Now
 }
 
-// Copies are what the hub has of the nodes' histories.
-type Copies struct {
+// NodeCopies are what the hub has of the nodes' histories.
+type NodeCopies struct {
 	broker.Tree
 	o    Options
 	log  zerolog.Logger // sampled: nodes can cause any number of lines
@@ -60,7 +60,7 @@ type Copies struct {
 	jobs [workers]chan nodePart
 
 	mu    sync.Mutex
-	nodes map[string]*history.Copy
+	nodes map[string]*history.StoreCopy
 	gone  map[string]time.Time // nodes that there are no more
 
 	received atomic.Uint64 // bytes
@@ -71,17 +71,17 @@ type Copies struct {
 type nodePart struct {
 	node, topic string // of the answer
 	correlation []byte
-	part        history.Part
+	part        history.CopyPart
 }
 
 // New opens the copies that there are.
-func New(o Options) (*Copies, error) {
+func New(o Options) (*NodeCopies, error) {
 	if o.Now == nil {
 		o.Now = time.Now
 	}
-	c := &Copies{
+	c := &NodeCopies{
 		Tree: o.Tree, o: o, log: o.Log.Sample(&zerolog.BurstSampler{Burst: 10, Period: 10 * time.Second}), seed: maphash.MakeSeed(),
-		nodes: make(map[string]*history.Copy), gone: make(map[string]time.Time),
+		nodes: make(map[string]*history.StoreCopy), gone: make(map[string]time.Time),
 	}
 	c.rules = history.NewRules(c.devices, rulesInterval, o.Now)
 	for i := range c.jobs {
@@ -104,10 +104,10 @@ func New(o Options) (*Copies, error) {
 	return c, nil
 }
 
-func (c *Copies) dir(node string) string { return filepath.Join(c.o.Dir, history.DirName, node) }
+func (c *NodeCopies) dir(node string) string { return filepath.Join(c.o.Dir, history.DirName, node) }
 
 // open opens the copy of a node, which it makes.
-func (c *Copies) open(node string) (*history.Copy, error) {
+func (c *NodeCopies) open(node string) (*history.StoreCopy, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if known := c.nodes[node]; known != nil {
@@ -122,10 +122,10 @@ func (c *Copies) open(node string) (*history.Copy, error) {
 }
 
 // SetLowSpace refuses what nodes send while there is little space on the disk. They send it later.
-func (c *Copies) SetLowSpace(low string) { c.low.Store(&low) }
+func (c *NodeCopies) SetLowSpace(low string) { c.low.Store(&low) }
 
 // Publish takes parts of histories, and passes everything else on. It does not wait for the disk.
-func (c *Copies) Publish(m broker.Message, done func(error)) {
+func (c *NodeCopies) Publish(m broker.Message, done func(error)) {
 	if !strings.HasSuffix(m.Topic, "/history/copy") {
 		c.Tree.Publish(m, done)
 		return
@@ -141,7 +141,7 @@ func (c *Copies) Publish(m broker.Message, done func(error)) {
 		return
 	}
 	if c.o.Bytes == 0 {
-		c.answer(j, history.Wanted{Off: true})
+		c.answer(j, history.WantedPart{Off: true})
 		done(nil)
 		return
 	}
@@ -167,18 +167,18 @@ func newNodePart(at topics.Address, m broker.Message) (j nodePart, err error) {
 	return j, err
 }
 
-func (c *Copies) answer(j nodePart, w history.Wanted) {
+func (c *NodeCopies) answer(j nodePart, w history.WantedPart) {
 	payload, _ := json.Marshal(w) // strings and numbers
 	c.o.Publish(broker.Message{Topic: j.topic, Payload: payload, Props: broker.Properties{Correlation: j.correlation, ContentType: "application/json"}})
 }
 
 // add takes a part. What fails has no answer: the node asks again later.
-func (c *Copies) add(j nodePart) {
+func (c *NodeCopies) add(j nodePart) {
 	if low := c.low.Load(); low != nil && *low != "" {
 		return
 	}
 	to, err := c.open(j.node)
-	var w history.Wanted
+	var w history.WantedPart
 	if err == nil {
 		w, err = to.Add(j.part)
 	}
@@ -191,7 +191,7 @@ func (c *Copies) add(j nodePart) {
 }
 
 // Run takes what nodes send, and deletes what is not to be kept, until ctx ends.
-func (c *Copies) Run(ctx context.Context) error {
+func (c *NodeCopies) Run(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	for _, jobs := range c.jobs {
 		g.Go(func() error {
@@ -215,17 +215,17 @@ func (c *Copies) Run(ctx context.Context) error {
 	return g.Wait()
 }
 
-func (c *Copies) list() map[string]*history.Copy {
+func (c *NodeCopies) list() map[string]*history.StoreCopy {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	all := make(map[string]*history.Copy, len(c.nodes))
+	all := make(map[string]*history.StoreCopy, len(c.nodes))
 	for node, kept := range c.nodes {
 		all[node] = kept
 	}
 	return all
 }
 
-func (c *Copies) prune(ctx context.Context) error {
+func (c *NodeCopies) prune(ctx context.Context) error {
 	for node, kept := range c.list() {
 		_, err := c.o.Reader.Get(ctx, store.Key{Kind: resource.KindNode, Name: node})
 		switch {
@@ -246,7 +246,7 @@ func (c *Copies) prune(ctx context.Context) error {
 }
 
 // forget deletes the copy of a node that there has not been for a day.
-func (c *Copies) forget(node string) error {
+func (c *NodeCopies) forget(node string) error {
 	now := c.o.Now()
 	since, known := c.gone[node]
 	if !known {
@@ -266,7 +266,7 @@ func (c *Copies) forget(node string) error {
 }
 
 // devices are all Devices that have a node, with their models.
-func (c *Copies) devices(ctx context.Context) (map[string]resource.Bundle, error) {
+func (c *NodeCopies) devices(ctx context.Context) (map[string]resource.Bundle, error) {
 	models := make(map[[2]string]resource.DeviceModel)
 	for o, err := range store.All(ctx, c.o.Reader, resource.KindDeviceModel, store.ListOptions{}) {
 		var m resource.DeviceModel
@@ -294,15 +294,15 @@ func (c *Copies) devices(ctx context.Context) (map[string]resource.Bundle, error
 }
 
 // Of is the copy of a node's history. A node that has sent nothing has an empty one.
-func (c *Copies) Of(node string) *NodeCopy { return &NodeCopy{c, node} }
+func (c *NodeCopies) Of(node string) *NodeCopy { return &NodeCopy{c, node} }
 
 // NodeCopy is what the hub has of a node.
 type NodeCopy struct {
-	copies *Copies
+	copies *NodeCopies
 	node   string
 }
 
-func (n *NodeCopy) copy() *history.Copy {
+func (n *NodeCopy) copy() *history.StoreCopy {
 	n.copies.mu.Lock()
 	defer n.copies.mu.Unlock()
 	return n.copies.nodes[n.node]
@@ -325,7 +325,7 @@ func (n *NodeCopy) Export(ctx context.Context, q history.Query, yield func(resou
 }
 
 // Register adds the metrics of the copies, all together.
-func (c *Copies) Register(r prometheus.Registerer) {
+func (c *NodeCopies) Register(r prometheus.Registerer) {
 	type s = history.Stats
 	g := metrics.NewGroup("history", c.stats)
 	g.Gauge("bytes", "Bytes on disk of the copies of the nodes' histories.", func(s s) float64 { return float64(s.Bytes) })
@@ -339,7 +339,7 @@ func (c *Copies) Register(r prometheus.Registerer) {
 	r.MustRegister(g)
 }
 
-func (c *Copies) stats() (all history.Stats) {
+func (c *NodeCopies) stats() (all history.Stats) {
 	for _, kept := range c.list() {
 		s := kept.Stats()
 		all.Series++

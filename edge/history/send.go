@@ -27,22 +27,22 @@ type Budget interface {
 	Download(n int)
 }
 
-// Sending is one connection's.
-type Sending struct {
+// CopySender is one connection's.
+type CopySender struct {
 	// Publish sends a part to the hub.
 	Publish func(payload []byte)
 	Budget  Budget
-	answers chan history.Wanted
+	answers chan history.WantedPart
 }
 
 // NewSending makes the sender of a connection.
-func NewSending(publish func([]byte), budget Budget) *Sending {
-	return &Sending{Publish: publish, Budget: budget, answers: make(chan history.Wanted, 1)}
+func NewSending(publish func([]byte), budget Budget) *CopySender {
+	return &CopySender{Publish: publish, Budget: budget, answers: make(chan history.WantedPart, 1)}
 }
 
 // Received takes an answer of the hub.
-func (s *Sending) Received(payload []byte) {
-	var w history.Wanted
+func (s *CopySender) Received(payload []byte) {
+	var w history.WantedPart
 	if json.Unmarshal(payload, &w) != nil {
 		return // it is asked again
 	}
@@ -53,8 +53,8 @@ func (s *Sending) Received(payload []byte) {
 }
 
 // Send sends the hub what its copy lacks, one part after the other, until ctx ends.
-func (h *Recorder) Send(ctx context.Context, s *Sending) {
-	var wanted history.Wanted
+func (h *Recorder) Send(ctx context.Context, s *CopySender) {
+	var wanted history.WantedPart
 	size, lastSent := firstPart, time.Time{}
 	for ctx.Err() == nil {
 		p, ok, err := h.shared.NextPart(wanted, size)
@@ -63,7 +63,7 @@ func (h *Recorder) Send(ctx context.Context, s *Sending) {
 		case err != nil:
 			h.o.Log.Warn().Err(err).Msg("a part of the history can't be read, and is not sent to the hub")
 			backoff.Sleep(ctx, answerTimeout)
-			wanted = history.Wanted{}
+			wanted = history.WantedPart{}
 			continue
 		case !ok, small:
 			backoff.Sleep(ctx, lookInterval)
@@ -79,7 +79,7 @@ func (h *Recorder) Send(ctx context.Context, s *Sending) {
 		wanted = s.await(ctx)
 		if wanted.Off {
 			backoff.Sleep(ctx, offWait)
-			wanted = history.Wanted{}
+			wanted = history.WantedPart{}
 		}
 		if len(p.Bytes) > 0 {
 			lastSent = time.Now()
@@ -94,7 +94,7 @@ func (h *Recorder) Send(ctx context.Context, s *Sending) {
 }
 
 // await is the hub's answer; none in time: it is asked what it wants.
-func (s *Sending) await(ctx context.Context) history.Wanted {
+func (s *CopySender) await(ctx context.Context) history.WantedPart {
 	timer := time.NewTimer(answerTimeout)
 	defer timer.Stop()
 	select {
@@ -103,5 +103,5 @@ func (s *Sending) await(ctx context.Context) history.Wanted {
 	case <-timer.C:
 	case <-ctx.Done():
 	}
-	return history.Wanted{}
+	return history.WantedPart{}
 }
