@@ -248,7 +248,7 @@ func (b accessBroker) tryRow(t *testing.T, c accessClient, row accessTopic) (pub
 
 // accessOtherwise are the rows where a publish that is allowed is refused for what it says: the link's and enrolment's
 // messages are no such, and nobody waits for the answer.
-var accessOtherwise = []topics.Kind{topics.KindSyncUp, topics.KindParts, topics.KindClock, topics.KindEnroll, topics.KindBlobGet, topics.KindAnswer}
+var accessOtherwise = []topics.Kind{topics.KindSyncUp, topics.KindParts, topics.KindClock, topics.KindEnroll, topics.KindBlobGet, topics.KindAnswer, topics.KindHistory, topics.KindHistoryCopy}
 
 // tryOldClient publishes, with MQTT 3.1.1, to every topic that the client may not publish to. Each is refused on the client's
 // own topic of refusals.
