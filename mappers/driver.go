@@ -158,16 +158,16 @@ func (d Device) Tell(code, message string) {
 
 // Property finds a property by name.
 func (d Device) Property(name string) (Property, bool) {
-	return named(d.Properties, name)
+	return namedProperty(d.Properties, name)
 }
 
 // Event finds an event by name.
-func (d Device) Event(name string) (Property, bool) { return named(d.Events, name) }
+func (d Device) Event(name string) (Property, bool) { return namedProperty(d.Events, name) }
 
 // Command finds a command by name.
-func (d Device) Command(name string) (Property, bool) { return named(d.Commands, name) }
+func (d Device) Command(name string) (Property, bool) { return namedProperty(d.Commands, name) }
 
-func named(list []Property, name string) (Property, bool) {
+func namedProperty(list []Property, name string) (Property, bool) {
 	for _, p := range list {
 		if p.Name == name {
 			return p, true

@@ -10,11 +10,11 @@ import (
 
 // untranslated is the device as its driver sees it: a property with words has the device's own texts.
 func (d Device) untranslated() Device {
-	d.Properties, d.Events, d.Commands = untranslated(d.Properties), untranslated(d.Events), untranslated(d.Commands)
+	d.Properties, d.Events, d.Commands = untranslatedProperties(d.Properties), untranslatedProperties(d.Events), untranslatedProperties(d.Commands)
 	return d
 }
 
-func untranslated(list []Property) []Property {
+func untranslatedProperties(list []Property) []Property {
 	if !slices.ContainsFunc(list, func(p Property) bool { return len(p.Words) > 0 }) {
 		return list
 	}

@@ -12,9 +12,9 @@ import (
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
-// alarms are the alarms of the node's devices. Those that are raised are keys of the edge, so that a restart raises none a second time.
+// alarmTracker raises and clears the alarms of the node's devices. Those that are raised are keys of the edge, so that a restart raises none a second time.
 // Which value is there for how long follows from the time of its report.
-type alarms struct {
+type alarmTracker struct {
 	opts    *Options
 	up      *upMap
 	devices *devices
@@ -30,7 +30,7 @@ type alarms struct {
 type alarmedProperty struct{ device, property string }
 
 // alarmed lists the properties of a device that have alarms, or had some that are raised.
-func (as *alarms) alarmed(name string, d *device) (list []resource.Property) {
+func (as *alarmTracker) alarmed(name string, d *device) (list []resource.Property) {
 	for _, p := range d.bundle.Model.Spec.Properties {
 		if _, raised := as.up.Get(topics.DeviceKey(name, topics.KindAlarms, p.Name)); raised || len(p.Alarms) > 0 {
 			list = append(list, p)
@@ -40,7 +40,7 @@ func (as *alarms) alarmed(name string, d *device) (list []resource.Property) {
 }
 
 // followReport follows a value as soon as it is reported: the next one of the same batch must not hide it.
-func (as *alarms) followReport(b *batch, name string, d *device, property string) {
+func (as *alarmTracker) followReport(b *batch, name string, d *device, property string) {
 	if !d.alarmed {
 		return
 	}
@@ -50,7 +50,7 @@ func (as *alarms) followReport(b *batch, name string, d *device, property string
 }
 
 // derive follows all that may have changed the alarms of devices: values that are no longer known, new limits, and time.
-func (as *alarms) derive(b *batch) {
+func (as *alarmTracker) derive(b *batch) {
 	for name := range b.changed {
 		d := as.devices.byName[name]
 		if d != nil && !d.alarmed {
@@ -82,7 +82,7 @@ func (as *alarms) derive(b *batch) {
 }
 
 // follow raises and clears the alarms of a property.
-func (as *alarms) follow(b *batch, name string, d *device, p resource.Property) {
+func (as *alarmTracker) follow(b *batch, name string, d *device, p resource.Property) {
 	at, key := alarmedProperty{name, p.Name}, topics.DeviceKey(name, topics.KindAlarms, p.Name)
 	if as.pending[at] == nil {
 		as.pending[at] = make(map[string]int64)
@@ -120,7 +120,7 @@ func (as *alarms) follow(b *batch, name string, d *device, p resource.Property) 
 }
 
 // put stores the raised alarms of a property.
-func (as *alarms) put(b *batch, key string, raised []resource.RaisedAlarm) error {
+func (as *alarmTracker) put(b *batch, key string, raised []resource.RaisedAlarm) error {
 	if len(raised) == 0 {
 		as.up.clear(b, key)
 		return nil
@@ -133,7 +133,7 @@ func (as *alarms) put(b *batch, key string, raised []resource.RaisedAlarm) error
 }
 
 // tell publishes that an alarm was raised or cleared, once that is stored.
-func (as *alarms) tell(b *batch, device string, c resource.AlarmChange) {
+func (as *alarmTracker) tell(b *batch, device string, c resource.AlarmChange) {
 	payload, err := json.Marshal(c)
 	if err != nil {
 		return
@@ -144,7 +144,7 @@ func (as *alarms) tell(b *batch, device string, c resource.AlarmChange) {
 }
 
 // known is the value of a property, unless nobody knows whether the device still has it.
-func (as *alarms) known(name, property string) (link.Entry, bool) {
+func (as *alarmTracker) known(name, property string) (link.Entry, bool) {
 	value, ok := as.up.Get(topics.DeviceKey(name, topics.KindReported, property))
 	if _, unread := as.up.Get(topics.DeviceKey(name, topics.KindReadProblem, property)); !ok || unread {
 		return value, false
@@ -154,7 +154,7 @@ func (as *alarms) known(name, property string) (link.Entry, bool) {
 }
 
 // retry follows the alarms again of devices for which they could not be stored.
-func (as *alarms) retry(b *batch) {
+func (as *alarmTracker) retry(b *batch) {
 	for name := range b.changed {
 		if d := as.devices.byName[name]; d != nil && d.alarmed {
 			for _, p := range as.alarmed(name, d) {
@@ -166,7 +166,7 @@ func (as *alarms) retry(b *batch) {
 }
 
 // arm sets the timer for the alarm that is due first, if that may be another one than before.
-func (as *alarms) arm(b *batch) {
+func (as *alarmTracker) arm(b *batch) {
 	if b.refused != nil || b.failed != nil {
 		as.retry(b)
 		if as.next = 0; len(as.due) > 0 {

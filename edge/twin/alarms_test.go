@@ -11,8 +11,8 @@ import (
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
-// boiler is a model whose temperature has an alarm.
-func boiler(after int64) resource.DeviceModel {
+// boilerModel is a model whose temperature has an alarm.
+func boilerModel(after int64) resource.DeviceModel {
 	return resource.DeviceModel{Metadata: resource.Meta{Name: "boiler"}, Spec: resource.DeviceModelSpec{Properties: []resource.Property{
 		{Name: "temperature", Type: resource.TypeFloat, Unit: "°C", Alarms: []resource.PropertyAlarm{
 			{Name: "hot", Above: float64Pointer(80), Clear: float64Pointer(75), After: after, Severity: resource.AlarmHigh},
@@ -23,7 +23,7 @@ func boiler(after int64) resource.DeviceModel {
 
 func newBoilerRig(t *testing.T, after int64) *rig {
 	r := newRig(t)
-	r.add("boiler", "u1", boiler(after))
+	r.add("boiler", "u1", boilerModel(after))
 	r.connect()
 	r.shows("devices/boiler", func(m broker.Message) bool { return len(m.Payload) > 0 })
 	return r
@@ -152,13 +152,13 @@ func TestAlarmsGoWithTheirDeviceAndTheirLimits(t *testing.T) {
 	r := newBoilerRig(t, 0)
 	require.NoError(t, r.send(bornHot, "85"))
 	require.Len(t, r.alarmNames(hotAlarm), 1)
-	m := boiler(0)
+	m := boilerModel(0)
 	m.Spec.Properties[0].Alarms = nil
 	r.add("boiler", "u1", m)
 	require.Eventually(t, func() bool { return len(r.alarmNames(hotAlarm)) == 0 }, testTimeout, time.Millisecond)
-	r.add("boiler", "u1", boiler(0))
+	r.add("boiler", "u1", boilerModel(0))
 	require.Eventually(t, func() bool { return len(r.alarmNames(hotAlarm)) == 1 }, testTimeout, time.Millisecond, "the value is there already")
-	r.add("boiler", "u2", boiler(0))
+	r.add("boiler", "u2", boilerModel(0))
 	require.Eventually(t, func() bool { return len(r.alarmNames(hotAlarm)) == 0 }, testTimeout, time.Millisecond, "of another Device of the name nothing is known")
 }
 
@@ -178,7 +178,7 @@ func TestAnAlarmOfALocalValueDoesNotTellIt(t *testing.T) {
 	r := newRig(t)
 	r.bind(resource.Device{Metadata: resource.Meta{Name: "boiler", UID: "u1"}, Spec: resource.DeviceSpec{
 		NodeName: "n1", Protocol: resource.Protocol{Type: "virtual"}, Local: []string{"temperature"},
-	}}, boiler(0))
+	}}, boilerModel(0))
 	r.connect()
 	r.shows("devices/boiler", func(m broker.Message) bool { return len(m.Payload) > 0 })
 	require.NoError(t, r.send(bornHot, "85.75"))

@@ -9,8 +9,8 @@ import (
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
-// bell is a model with an event and a command.
-var bell = resource.DeviceModel{Metadata: resource.Meta{Name: "bell"}, Spec: resource.DeviceModelSpec{
+// bellModel is a model with an event and a command.
+var bellModel = resource.DeviceModel{Metadata: resource.Meta{Name: "bell"}, Spec: resource.DeviceModelSpec{
 	Events:   []resource.ModelEvent{{Name: "press", Enum: []resource.Value{"single", "double"}}},
 	Commands: []resource.ModelCommand{{Name: "ring", Input: &resource.CommandInput{Type: resource.TypeInt, Maximum: float64Pointer(3)}}},
 }}
@@ -24,7 +24,7 @@ func TestAnEventSaysWhatItsModelAllows(t *testing.T) {
 			done(nil)
 		}
 	}()
-	r.add("bell", "u1", bell)
+	r.add("bell", "u1", bellModel)
 	r.connect()
 	r.shows("devices/bell", func(m broker.Message) bool { return len(m.Payload) > 0 })
 	require.NoError(t, r.send("devices/bell/events/press", "single"))
@@ -38,7 +38,7 @@ func TestAnEventSaysWhatItsModelAllows(t *testing.T) {
 
 func TestACommandsInputIsCheckedOnTheNode(t *testing.T) {
 	r := newRig(t)
-	r.add("bell", "u1", bell)
+	r.add("bell", "u1", bellModel)
 	r.connect()
 	r.shows("devices/bell", func(m broker.Message) bool { return len(m.Payload) > 0 })
 	require.NoError(t, r.twin.CheckCommand("n1", "bell", "ring", []byte("3")))

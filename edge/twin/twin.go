@@ -82,7 +82,7 @@ type Twin struct {
 	mappers   mappers
 	programs  programs
 	writes    localWrites
-	alarms    alarms
+	alarms    alarmTracker
 	link      hubLink
 	reader
 
@@ -204,7 +204,7 @@ func (t *Twin) connectParts() {
 	t.devices = devices{opts: opts, up: up, down: down, overrides: &t.overrides}
 	t.programs = programs{opts: opts, up: up, down: down, seen: make(map[topics.Kind]bool)}
 	t.documents = documents{opts: opts, down: down, devices: &t.devices, overrides: &t.overrides, programs: &t.programs}
-	t.alarms = alarms{
+	t.alarms = alarmTracker{
 		opts: opts, up: up, devices: &t.devices, wake: stoppedTimer(), pending: make(map[alarmedProperty]map[string]int64), due: make(map[alarmedProperty]int64),
 	}
 	t.mappers = mappers{opts: opts, up: up, devices: &t.devices, users: make(map[string]string)}

@@ -22,7 +22,7 @@ type localWrites struct {
 	documents *documents
 	mappers   *mappers
 	reader    *reader
-	alarms    *alarms
+	alarms    *alarmTracker
 }
 
 // report stores reported values: all of them or, when one breaks a rule, none.

@@ -12,8 +12,8 @@ import (
 // maxEvents is how many events of a device wait to be told.
 const maxEvents = 1000
 
-// happened is an event of a device.
-type happened struct{ event, value string }
+// deviceEvent is an event of a device.
+type deviceEvent struct{ event, value string }
 
 // takeEvents takes the events in a message, which was not retained: each message is one, equal ones too. A part of the JSON that isn't there, is
 // null or is empty is none: zigbee2mqtt ends each press of a button with an empty action. mu is held.
@@ -28,7 +28,7 @@ func (s *session) takeEvents(m *jsonMessage) {
 		case len(s.events) == maxEvents:
 			s.driver.o.Broker.Log.Warn().Str("topic", m.topic).Str("event", f.name).Msg("more events than can be told: one is lost")
 		default:
-			s.events = append(s.events, happened{f.name, r.value})
+			s.events = append(s.events, deviceEvent{f.name, r.value})
 		}
 	}
 }

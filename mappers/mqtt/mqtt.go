@@ -258,7 +258,7 @@ type session struct {
 	mqtt   *client.Client
 
 	values   map[string]lastReading // by property: what the device said last
-	events   []happened             // that were not told yet
+	events   []deviceEvent          // that were not told yet
 	states   uint64                 // how many messages with a state there were
 	presence presence
 	changed  chan struct{} // closed at the next message, or when the connection is lost

@@ -18,16 +18,16 @@ type simulatedEvent struct {
 	name   string
 	values []string
 	every  time.Duration // 0: it doesn't happen by itself
-	on     string        // the command that causes it; empty: none
+	by     string        // the command that causes it; empty: none
 	told   int           // how often it has happened by itself
 }
 
 func newEvent(p mappers.Property, dev mappers.Device) (*simulatedEvent, error) {
 	at := "visitors[" + p.Name + "].config."
-	e := &simulatedEvent{name: p.Name, values: p.Enum, on: p.Config["on"]}
+	e := &simulatedEvent{name: p.Name, values: p.Enum, by: p.Config["command"]}
 	for _, key := range slices.Sorted(maps.Keys(p.Config)) {
-		if key != "every" && key != "on" {
-			return nil, mappers.BadConfig(at+key, "is no setting of an event of a virtual device: it has every and on")
+		if key != "every" && key != "command" {
+			return nil, mappers.BadConfig(at+key, "is no setting of an event of a virtual device: it has every and command")
 		}
 	}
 	if text := p.Config["every"]; text != "" {
@@ -36,8 +36,8 @@ func newEvent(p mappers.Property, dev mappers.Device) (*simulatedEvent, error) {
 			return nil, mappers.BadConfig(at+"every", "%q is no duration of 10ms or more, such as 10s", text)
 		}
 	}
-	if _, known := dev.Command(e.on); e.on != "" && !known {
-		return nil, mappers.BadConfig(at+"on", "%q is no command of the model with a visitor", e.on)
+	if _, known := dev.Command(e.by); e.by != "" && !known {
+		return nil, mappers.BadConfig(at+"command", "%q is no command of the model with a visitor", e.by)
 	}
 	if len(e.values) == 0 {
 		e.values = []string{map[mappers.Type]string{mappers.Int: "1", mappers.Float: "1", mappers.Double: "1", mappers.Boolean: "true", mappers.Object: "{}", mappers.Array: "[]"}[p.Type]}
@@ -48,7 +48,7 @@ func newEvent(p mappers.Property, dev mappers.Device) (*simulatedEvent, error) {
 // cause makes the events happen that a command causes.
 func (s *session) cause(command, input string) error {
 	for _, e := range s.events {
-		if e.on != command {
+		if e.by != command {
 			continue
 		}
 		select {

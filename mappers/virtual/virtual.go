@@ -15,8 +15,8 @@
 // Two commands are known: beep, once or twice as the payload says, and reset, after which all is as it began. A command of the model
 // that has a visitor does nothing, but for the events that it causes. An event happens by its visitor's config:
 //
-//	every: each time after so long, with the next value of its enum (default: never)
-//	on:    a command, with whose input it happens
+//	every:   each time after so long, with the next value of its enum (default: never)
+//	command: one with whose input it happens
 package virtual
 
 import (

@@ -145,7 +145,7 @@ func TestEventsHappenByThemselvesAndByCommands(t *testing.T) {
 	d := mappers.Device{
 		Name: "bell",
 		Events: []mappers.Property{
-			{Name: "pressed", Type: mappers.String, Enum: []string{"single", "double"}, Config: map[string]string{"on": "press"}},
+			{Name: "pressed", Type: mappers.String, Enum: []string{"single", "double"}, Config: map[string]string{"command": "press"}},
 			{Name: "tick", Type: mappers.Int, Config: map[string]string{"every": "10ms"}},
 		},
 		Commands: []mappers.Property{{Name: "press", Type: mappers.String}},
@@ -177,7 +177,7 @@ func TestEventsHappenByThemselvesAndByCommands(t *testing.T) {
 		}
 	}
 	for want, config := range map[string]map[string]string{
-		"visitors[pressed].config.every": {"every": "soon"}, "visitors[pressed].config.on": {"on": "fly"}, "visitors[pressed].config.of": {"of": "x"},
+		"visitors[pressed].config.every": {"every": "soon"}, "visitors[pressed].config.command": {"command": "fly"}, "visitors[pressed].config.of": {"of": "x"},
 	} {
 		d.Events[0].Config = config
 		_, err := virtual.New(virtual.Options{}).Open(t.Context(), d)

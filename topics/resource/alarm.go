@@ -52,6 +52,9 @@ const (
 
 var severities = []string{AlarmLow, AlarmMedium, AlarmHigh, AlarmCritical}
 
+// SeverityRank orders severities: a greater one is more urgent.
+func SeverityRank(severity string) int { return slices.Index(severities, severity) }
+
 const maxAlarms = 64
 
 // checkAlarms checks the alarms of a property.

@@ -1,10 +1,12 @@
-// Package devices has the commands for devices and for messages: twin, call, tree, pub and sub.
+// Package devices has the commands for devices and for messages: twin, device add, alarm, call, tree, pub and sub.
 //
 // It never writes a value but as desired, or as the message that the user gave.
 //
 // # Files, in reading order
 //
 //	twin.go       twin get, twin watch, twin set, and how that waits for the device
+//	add.go        device add: a Device without a manifest
+//	alarm.go      alarm list, ack, set
 //	call.go       call: a command to a device, by MQTT
 //	tree.go       tree: a node's topics, live or once
 //	messages.go   pub, sub
