@@ -26,10 +26,12 @@ type deviceContact struct {
 	failures  int       // how many requests were not answered since then
 	retryAt   time.Time // when a device that is closed or silent is asked again
 	lastErr   error
-	reason    string // what lastErr says
-	badConfig bool   // a ConfigError: not opened again before the configuration changes
-	anew      bool   // it was configured anew and not opened since
-	known     bool   // it has answered since
+	reason    string    // what lastErr says
+	badConfig bool      // a ConfigError: not opened again before the configuration changes
+	anew      bool      // it was configured anew and not opened since
+	known     bool      // it has answered since
+	denied    bool      // it answers, and its values say that it isn't online
+	unsure    time.Time // since when it answers, and its values don't say whether it is online; zero: they do
 
 	answeredAt time.Time // when it last answered; zero: never
 
@@ -69,9 +71,58 @@ func (w *worker) answered(d *device) {
 	}
 	c.known, c.answeredAt = true, w.m.o.Now()
 	c.asking, c.failures, c.retryAt, c.lastErr, c.reason = time.Time{}, 0, time.Time{}, nil, ""
-	if c.state != stateOnline {
+	if c.state != stateOnline && w.whyNotOnline(d) == "" {
 		w.m.log.Info().Str("device", d.key).Msg("device online")
 		w.publishState(d, stateOnline)
+	}
+}
+
+// whyNotOnline is what the values of a device that answers say against its being online, by the model's online; empty: nothing.
+func (w *worker) whyNotOnline(d *device) string {
+	w.m.mu.Lock()
+	defer w.m.mu.Unlock()
+	if d.online == nil {
+		return ""
+	}
+	var said []string
+	if d.online.Online(d.model, func(property string) (string, bool) {
+		p := d.props[property]
+		if p == nil || !p.reportIsCurrent {
+			said = append(said, property+" is not known")
+			return "", false
+		}
+		said = append(said, property+" is "+clipText(p.reported))
+		return p.reported, true
+	}) {
+		return ""
+	}
+	return strings.Join(said, ", ")
+}
+
+// judgeValues follows what the values of a device that answers say of whether it is online. One whose values are not known yet gets some
+// time.
+func (w *worker) judgeValues(d *device, now time.Time) {
+	c := &d.contact
+	if d.session == nil || c.failures > 0 || !c.known || d.online == nil && !c.denied {
+		return
+	}
+	why := w.whyNotOnline(d)
+	switch {
+	case why == "":
+		c.denied, c.unsure = false, time.Time{}
+		if c.state != stateOnline {
+			w.publishState(d, stateOnline)
+		}
+	case c.denied:
+	case c.state == "" && c.unsure.IsZero():
+		c.unsure = now
+	case c.state == "" && now.Sub(c.unsure) < d.offlineAfter(w.m.o):
+	default:
+		c.denied, c.unsure = true, time.Time{}
+		w.publishProblem(d, resource.Problem{Code: resource.SaysOffline, Message: "it answers, and is not online by its values: " + why})
+		if c.state != stateOffline {
+			w.publishState(d, stateOffline)
+		}
 	}
 }
 
@@ -193,6 +244,7 @@ func (w *worker) goOffline(d *device, err error) {
 	if d.contact.state != stateOffline {
 		w.m.log.Warn().Err(err).Str("device", d.key).Bool("until_reconfigured", d.contact.badConfig).Msg("device offline")
 	}
+	d.contact.denied = false
 	w.drop(d)
 	w.m.mu.Lock()
 	d.notices = nil
@@ -213,6 +265,7 @@ func (w *worker) judge(d *device, now time.Time) {
 		w.m.failCommands(d, c.lastErr)
 	}
 	propertyReader{w}.judgeProperties(d, now)
+	w.judgeValues(d, now)
 	w.judgeCycle(d, now)
 	if c.state == stateOnline {
 		w.publishNotices(d)

@@ -28,6 +28,8 @@ type device struct {
 	unusable      error    // why it is not opened before its configuration changes; nil: it is
 
 	commands []command
+	online   *resource.OnlineRule // which values mean that it is online; nil: it is while it answers
+	model    *resource.DeviceModel
 	methods  []resource.DeviceCommand // executed by the SDK, as writes of properties
 	pushed   map[string]string
 	notices  map[string]string // what the driver tells users, by code
@@ -199,6 +201,16 @@ func driverDevice(d Driver, node string, b resource.Bundle, collect time.Duratio
 
 // offlineAfterKey is the setting of a Device's protocol that is the SDK's own.
 const offlineAfterKey = "offlineAfter"
+
+// onlineRule says which values mean that a device of the model is online; nil: it is while it answers.
+func onlineRule(d Driver, m resource.DeviceModel) *resource.OnlineRule {
+	for _, pv := range m.Spec.PropertyVisitors {
+		if hasProtocol(d, pv.Protocol) && pv.Online != nil {
+			return pv.Online
+		}
+	}
+	return nil
+}
 
 // configTexts are the values of a configuration, as a driver reads them. nil stays nil.
 func configTexts(config map[string]resource.Value) map[string]string {

@@ -7,8 +7,11 @@ import (
 	"io"
 	"net"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/edgebus/edgebus/topics/resource"
 )
 
 func TestTheReasonOfADeviceThatIsNotOnline(t *testing.T) {
@@ -95,4 +98,24 @@ func TestADriverThatPanicsRounding(t *testing.T) {
 	n.applied("lamp", "level", "5", n.want("lamp", "level", "5"))
 	n.applied("lamp", "level", "6", n.want("lamp", "level", "6"))
 	require.NotContains(t, n.published("devices/lamp/state"), "offline")
+}
+
+// A device answers, but what stands behind it doesn't: its values say so.
+func TestADeviceIsOnlineByItsValuesIfItsModelSaysSo(t *testing.T) {
+	n := newNode(t)
+	d := newToys("lamp")
+	m := toyModel(nil)
+	m.Spec.PropertyVisitors = append(m.Spec.PropertyVisitors, resource.ProtocolVisitors{
+		Protocol: "toy", Online: &resource.OnlineRule{When: []resource.OnlineValue{{PropertyName: "power", Values: []resource.Value{"ON"}}}},
+	})
+	n.attach("lamp", "toy", nil, m)
+	n.run(d, func(o *Options) { o.OfflineAfter = 100 * time.Millisecond })
+	n.eventually("devices/lamp/state", "offline")
+	problem, _ := n.at("devices/lamp/problem")
+	require.Contains(t, problem, `"code":"SaysOffline","message":"it answers, and is not online by its values: power is OFF"`)
+	d.toys["lamp"].set("power", "ON")
+	n.eventually("devices/lamp/state", "online")
+	d.toys["lamp"].set("power", "OFF")
+	n.eventually("devices/lamp/state", "offline")
+	require.NotContains(t, n.published("devices/lamp/reported/power"), "", "values go on")
 }

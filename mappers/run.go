@@ -215,7 +215,7 @@ func (m *mapper) configure(a topics.Address, msg client.Message) {
 		m.devices[a.Device] = d
 		m.adopt(d)
 	}
-	d.methods = b.Device.Spec.Commands
+	d.methods, d.online, d.model = b.Device.Spec.Commands, onlineRule(m.driver, b.Model), &b.Model
 	if d.gen > 0 && isUnchanged(d, info, b.Model) {
 		m.out.resendRefused(d.topics())
 		return

@@ -306,6 +306,7 @@ type Problem struct {
 const (
 	BadConfig   = "BadConfig"   // the configuration in the Device or its model is wrong
 	Unreachable = "Unreachable" // the device does not answer, or not correctly
+	SaysOffline = "SaysOffline" // the device answers, and its values say that it isn't online
 	ReadFailed  = "ReadFailed"  // the reason of the condition Readable
 	ValueUnread = "Unread"      // the property can't be read, while others can; what was reported stays
 	// ValueUnknown: the device says that it has no value, or none that can be understood. The core clears the reported value.
