@@ -129,6 +129,14 @@ RELEASE = $(STAGE) $1 env -C scripts/release go run -trimpath . $1 --version '$(
 packages: ## make deb and rpm packages, in .out/packages (VERSION=v0.9.0)
 	@$(call RELEASE,packages)
 
+.PHONY: images
+images: ## make container images, in .out/images (VERSION=v0.9.0)
+	@$(call RELEASE,images)
+
+.PHONY: release
+release: ## make a release, in .out/release (VERSION=v0.9.0; EDGEBUS_RELEASE_KEY signs it): packages, images, archives, SBOMs, checksums
+	@$(call RELEASE,release)
+
 .PHONY: packages-test
 packages-test: needs-packages $(TOOLS)/gotestsum ## install, upgrade, remove and purge what users install, on a Debian of its own
 	@$(STAGE) packages-test env -C scripts/release CI=$(CI) $(GOTESTSUM) --jsonfile ../../.out/packages.json -- -trimpath -count=1 -timeout 10m .
@@ -136,6 +144,7 @@ packages-test: needs-packages $(TOOLS)/gotestsum ## install, upgrade, remove and
 .PHONY: golden
 golden: ## write the golden files anew; read the difference before you commit it
 	@$(STAGE) golden env GOLDEN=write go test -count=1 $(UNIT)
+	@$(STAGE) licences env -C scripts/release GOLDEN=write go test -trimpath -count=1 -run Licences .
 
 .PHONY: ci
 ci: ## what CI runs after `make test`: lint, race, interop, packages, chaos and a short fuzz
@@ -162,7 +171,8 @@ needs-bench: # the broker that ours is compared with, and the tool that keeps bo
 .PHONY: needs-packages
 needs-packages: # a Debian to install into, and what reads packages
 	@mkdir -p .out
-	@scripts/needs.sh mmdebstrap=mmdebstrap systemd-nspawn=systemd-container nsenter=util-linux lintian=lintian rpm=rpm
+	@scripts/needs.sh mmdebstrap=mmdebstrap systemd-nspawn=systemd-container nsenter=util-linux lintian=lintian rpm=rpm \
+		podman=podman crun=crun docker-compose=docker-compose curl=curl
 
 .PHONY: needs-gcc
 needs-gcc: # for the race detector

@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	_ "embed"
 	"errors"
 	"fmt"
 	"io"
@@ -10,6 +11,7 @@ import (
 	"runtime"
 	"strings"
 	"syscall"
+	"text/tabwriter"
 
 	"github.com/spf13/cobra"
 
@@ -125,13 +127,29 @@ On a terminal it writes in colour, unless NO_COLOR is set.`,
 	return root
 }
 
+// licenseList has a line for each module that any of the programs is linked with: its path and its licences. scripts/release writes it.
+//
+//go:embed licenses.txt
+var licenseList string
+
 func newVersion() *cobra.Command {
-	return &cobra.Command{
+	var licenses bool
+	cmd := &cobra.Command{
 		Use:   "version",
-		Short: "Print the version",
-		Args:  cobra.NoArgs,
-		Run: func(cmd *cobra.Command, _ []string) {
-			fmt.Fprintf(cmd.OutOrStdout(), "edgebus %s %s %s/%s\n", daemon.Version(), runtime.Version(), runtime.GOOS, runtime.GOARCH)
+		Short: "Print the version, or the licences of what is linked",
+		Long: `Print the version. With --licenses print the modules that the programs of Edgebus are linked with, and their licences as SPDX
+names them; "std" is Go's own library. The texts are in the file NOTICE that comes with the programs.`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if !licenses {
+				_, err := fmt.Fprintf(cmd.OutOrStdout(), "edgebus %s %s %s/%s\n", daemon.Version(), runtime.Version(), runtime.GOOS, runtime.GOARCH)
+				return err
+			}
+			w := tabwriter.NewWriter(cmd.OutOrStdout(), 0, 8, 2, ' ', 0)
+			fmt.Fprint(w, "MODULE\tLICENCE\ngithub.com/edgebus/edgebus\tApache-2.0\n", licenseList)
+			return w.Flush()
 		},
 	}
+	cmd.Flags().BoolVar(&licenses, "licenses", false, "print what is linked, and its licences")
+	return cmd
 }

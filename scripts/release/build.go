@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 )
 
@@ -24,6 +25,10 @@ type releaseBuild struct {
 	time    time.Time         // of the commit: every file has it
 	mains   map[string]string // the packages of the programs, by their names
 	large   bool              // compression is for who downloads; tests don't wait for it
+
+	noticeOnce sync.Once
+	noticeText []byte
+	noticeErr  error
 }
 
 var versionForm = regexp.MustCompile(`^v\d+\.\d+\.\d+(-[0-9A-Za-z.-]+)?$`)

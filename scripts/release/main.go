@@ -19,6 +19,9 @@ func main() {
 // commands are what can be made.
 var commands = map[string]func(*releaseBuild) error{
 	"packages": makePackages,
+	"images":   makeImages,
+	"notices":  makeNotices,
+	"release":  makeRelease,
 }
 
 func run(args []string) error {

@@ -251,7 +251,12 @@ func (b *releaseBuild) stageDocs(tree *packageTree, p programPackage, doc, forma
 		tree.write(doc+"/changelog.gz", "", gzipText(fmt.Appendf(nil, "%s (%s) unstable; urgency=medium\n\n  * CHANGELOG.md of the sources lists the changes.\n\n -- Edgebus maintainers <maintainers@edgebus.io>  %s\n",
 			p.name, debianVersion(b.version), b.time.Format("Mon, 02 Jan 2006 15:04:05 -0700"))), 0o644)
 	}
+	notice, err := b.notice()
+	if err != nil {
+		return err
+	}
 	tree.write(doc+"/copyright", "", copyrightText(licence), 0o644)
+	tree.write(doc+"/NOTICE.gz", "", gzipText(notice), 0o644)
 	return nil
 }
 

@@ -1,0 +1,123 @@
+package main
+
+import (
+	"bytes"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"aead.dev/minisign"
+)
+
+func TestTheListOfLicencesIsThatOfWhatIsLinked(t *testing.T) {
+	b := newBuild(t, "v0.9.0")
+	list, err := b.linkedModules()
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(b.root, licenceList)
+	if os.Getenv("GOLDEN") == "write" {
+		if err := os.WriteFile(file, licenceLines(list), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	listed, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !bytes.Equal(listed, licenceLines(list)) {
+		t.Errorf("%s is not what the programs are linked with: make golden writes it anew; look at the licences that come with it\n%s", licenceList, licenceLines(list))
+	}
+	for _, m := range list {
+		for _, licence := range m.licences {
+			if strings.Contains(licence, "GPL") || strings.HasPrefix(licence, "EPL") {
+				t.Errorf("%s is under %s, which programs that are linked statically can't be given on with as they are", m.path, licence)
+			}
+		}
+	}
+	notice, err := b.notice()
+	if err != nil || !bytes.Contains(notice, []byte("github.com/eclipse/paho.golang v")) || !bytes.Contains(notice, []byte("Eclipse Distribution License")) {
+		t.Errorf("the notice doesn't have the licence of paho (%v)", err)
+	}
+}
+
+// Two builds in different directories are the same: for one program, of which there is everything that a release has.
+func TestTwoBuildsAreTheSameBytes(t *testing.T) {
+	secret := filepath.Join(t.TempDir(), "minisign.key")
+	public, key, err := minisign.GenerateKey(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := key.MarshalText()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(secret, text, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("EDGEBUS_RELEASE_KEY", secret)
+	var sums [2]string
+	for n := range sums {
+		b := newBuild(t, "v0.9.0")
+		b.mains = map[string]string{"mapper-virtual": b.mains["mapper-virtual"]}
+		if err := buildOfOne(b); err != nil {
+			t.Fatal(err)
+		}
+		list, err := os.ReadFile(filepath.Join(b.out, "SHA256SUMS"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		signature, err := os.ReadFile(filepath.Join(b.out, "SHA256SUMS.minisig"))
+		if err != nil || !minisign.Verify(public, list, signature) {
+			t.Errorf("the signature isn't one of the checksums (%v)", err)
+		}
+		cmd := exec.Command("sha256sum", "--check", "--quiet", "SHA256SUMS")
+		cmd.Dir = b.out
+		if out, err := cmd.CombinedOutput(); err != nil {
+			t.Errorf("sha256sum: %v: %s", err, out)
+		}
+		sums[n] = string(list)
+	}
+	if sums[0] != sums[1] {
+		t.Errorf("the first build is\n%sand the second\n%s", sums[0], sums[1])
+	}
+	for _, kind := range []string{".deb", ".rpm", ".oci.tar", ".docker.tar", ".tar.gz", ".cdx.json"} {
+		if !strings.Contains(sums[0], kind+"\n") {
+			t.Errorf("there is no %s in\n%s", kind, sums[0])
+		}
+	}
+}
+
+// buildOfOne is makeRelease for a build of one mapper.
+func buildOfOne(b *releaseBuild) error {
+	arch, mapper := b.arches[0], b.mappers()[0]
+	if err := b.manual(mapper); err != nil {
+		return err
+	}
+	for _, p := range b.packages() {
+		if p.program != mapper {
+			continue
+		}
+		for _, format := range []string{"deb", "rpm"} {
+			if err := b.pack(p, arch, format); err != nil {
+				return err
+			}
+		}
+	}
+	for _, i := range b.images() {
+		if i.program == mapper {
+			if err := b.writeImage(i); err != nil {
+				return err
+			}
+		}
+	}
+	if err := b.writeArchive(arch, b.programs()); err != nil {
+		return err
+	}
+	if err := b.writeSBOMs(); err != nil {
+		return err
+	}
+	return b.writeChecksums()
+}
