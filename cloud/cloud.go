@@ -228,7 +228,7 @@ func acceptsCertificate(a configs.HubAuth, nodes nodeRegistry, name string) bool
 const gcPercent = 50
 
 // Main is the program cloudhub: it runs a hub as configured until it is told to stop, or one of the commands check,
-// backup, restore and rotate-key, and returns the exit code.
+// backup, restore, rotate-key and take-authority, and returns the exit code.
 func Main(args []string, stdout, stderr io.Writer) int {
 	if code, mine := dataProgram().Main(args, stdout, stderr); mine {
 		return code

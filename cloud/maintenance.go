@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -34,9 +35,15 @@ func dataProgram() backup.Program {
 			cfg, err := configs.Load[configs.Hub]("cloudhub", file, nil)
 			return cfg.Data.Dir, err
 		},
-		Survey:       surveyData,
-		NewLineages:  forkData,
-		Rotate:       rotateOffline,
+		Survey:      surveyData,
+		NewLineages: forkData,
+		Rotate:      rotateOffline,
+		TakeAuthority: func(from, dir string) (string, error) {
+			if _, err := os.Stat(filepath.Join(dir, FileName)); err == nil {
+				return "", fmt.Errorf("%s is the directory of a hub that was started: it has an authority, and perhaps nodes that know it; name an empty directory", dir)
+			}
+			return enroll.TakeAuthority(from, dir)
+		},
 		RelatedFiles: []string{FileName, seal.FileName},
 		CheckRelated: func(dir string) error {
 			return withStore(dir, func(st *bolt.Store) error {

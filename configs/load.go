@@ -128,14 +128,17 @@ func commandUsage(program string) string {
 	if program != "cloudhub" && program != "edgecore" {
 		return ""
 	}
-	join := ""
+	join, take := "", ""
+	if program == "cloudhub" {
+		take = "  cloudhub take-authority DIRECTORY  give the authority of a stopped hub to one that is new, so that no node has to join again\n"
+	}
 	if program == "edgecore" {
 		join = "  edgecore join HUB --token TOKEN    join a hub, as edgebus invite prints it\n"
 	}
 	return join + fmt.Sprintf("  %[1]s health                     ask the one that runs on this host, with these settings, whether it is ready\n"+
 		"  %[1]s check [DIRECTORY|FILE]     read the data of a stopped one, or a backup, and say what is damaged\n"+
 		"  %[1]s backup FILE                back its data up, while it runs or is stopped\n"+
-		"  %[1]s restore FILE               put a backup back\n", program)
+		"  %[1]s restore FILE               put a backup back\n", program) + take
 }
 
 // LoadFlags is Load with flags that AddFlags made and the caller parsed. done is true if there was --print-config or

@@ -14,7 +14,7 @@
 //
 //	datadir     the data directory: locked, watched, and written durably
 //	boltfile    bbolt files: made whole or not at all, with every page looked at before they are written
-//	backup      check, backup, restore and rotate-key, of a program that is stopped or runs
+//	backup      check, backup, restore, rotate-key and take-authority, of a program that is stopped or runs
 //	seal        the key that encrypts Secrets on disk
 //	httpserver  listeners for HTTP with bounds, watches, and discovery for kubectl
 //	metrics     the Prometheus registry, and the metrics that both programs have

@@ -656,3 +656,52 @@ func CheckAuthority(dataDir string, r store.Reader) (has string, err error) {
 	list, err := readRevocations(filepath.Join(dir, revokedName))
 	return fmt.Sprintf("%s%d revoked nodes", has, len(list)), err
 }
+
+// TakeAuthority copies the authority of a data directory that no program uses into another, which has none, and says what it copied. The
+// files are those of any version so far.
+func TakeAuthority(from, to string) (said string, err error) {
+	source, target := filepath.Join(from, DirName), filepath.Join(to, DirName)
+	if _, err := os.Stat(target); err == nil {
+		return "", fmt.Errorf("%s is there already: nodes may know the hub by it; name a directory without one", target)
+	}
+	for _, name := range []string{revokedName, issuedName} { // every hub has them, also one whose authority is in its settings
+		if err := checkFile(source, name, "it belongs to the authority"); err != nil {
+			return "", fmt.Errorf("%s: %w", from, err)
+		}
+	}
+	signers, err := readSigners(source)
+	if err != nil {
+		return "", fmt.Errorf("%s: %w", from, err)
+	}
+	revoked, err := readRevocations(filepath.Join(source, revokedName))
+	if err != nil {
+		return "", fmt.Errorf("%s: %w", from, err)
+	}
+	files, err := os.ReadDir(source)
+	if err != nil {
+		return "", err
+	}
+	part := target + ".part" // a copy that was interrupted is no authority
+	if err := errors.Join(os.RemoveAll(part), os.MkdirAll(part, 0o700)); err != nil {
+		return "", err
+	}
+	for _, f := range files {
+		if !f.Type().IsRegular() {
+			continue
+		}
+		text, err := os.ReadFile(filepath.Join(source, f.Name()))
+		if err == nil {
+			err = datadir.WriteFile(filepath.Join(part, f.Name()), text)
+		}
+		if err != nil {
+			return "", err
+		}
+	}
+	if err := errors.Join(os.Rename(part, target), datadir.SyncDir(to)); err != nil {
+		return "", err
+	}
+	for _, s := range signers {
+		said += resource.Fingerprint(s.cert.Raw) + ", "
+	}
+	return fmt.Sprintf("%s has the authority of %s: %s%d revoked nodes", to, from, said, len(revoked)), nil
+}

@@ -37,6 +37,9 @@ type Program struct {
 	// Rotate makes a new key for what the directory has encrypted, while the program is stopped, and says what it did. Nil: there is no
 	// command rotate-key.
 	Rotate func(ctx context.Context, dir string) (said string, err error)
+	// TakeAuthority gives the authority of another directory to a directory that has none, and says what it took. No program uses either.
+	// Nil: there is no command take-authority.
+	TakeAuthority func(from, dir string) (said string, err error)
 }
 
 // DataPart is one of the places where a program keeps data.
@@ -52,8 +55,8 @@ func (p Program) Main(args []string, stdout, stderr io.Writer) (code int, mine b
 	if len(args) == 0 {
 		return 0, false
 	}
-	run, known := map[string]func(*commandLine) error{"check": p.check, "backup": p.backup, "restore": p.restore, "rotate-key": p.rotate}[args[0]]
-	if !known || args[0] == "rotate-key" && p.Rotate == nil {
+	run, known := map[string]func(*commandLine) error{"check": p.check, "backup": p.backup, "restore": p.restore, "rotate-key": p.rotate, "take-authority": p.takeAuthority}[args[0]]
+	if !known || args[0] == "rotate-key" && p.Rotate == nil || args[0] == "take-authority" && p.TakeAuthority == nil {
 		return 0, false
 	}
 	l, err := p.parse(args, stdout, stderr)
@@ -121,7 +124,7 @@ func (p Program) parse(args []string, stdout, stderr io.Writer) (*commandLine, e
 
 func usageLine(program, command string) string {
 	return strings.TrimSpace(fmt.Sprintf("%s %s %s", program, command, map[string]string{
-		"check": "[DIRECTORY|FILE]", "backup": "FILE", "restore": "FILE",
+		"check": "[DIRECTORY|FILE]", "backup": "FILE", "restore": "FILE", "take-authority": "OLD-DIRECTORY",
 	}[command]))
 }
 
@@ -155,6 +158,11 @@ runs does it, and goes on meanwhile. If it is interrupted, both keys stay in sec
 next start of the hub, or this command, goes on. Each Secret gets a new resourceVersion; its values, and what
 nodes have of it, don't change. Backups that were made before have the old key: make a new one, and
 delete those if the old key is to open nothing.
+`,
+		"take-authority": `Copies the authority of a hub that is stopped, with its revocations, from its data directory into
+one of a hub that was never started: nodes then trust the new hub, and it trusts their certificates, so that
+none has to join again. The old directory may be of a format that this program doesn't read, or be what
+"tar xzf BACKUP authority" unpacks. Start only one of the two hubs then: what one revokes the other would not know.
 `,
 	}[command] + "\nUsage:\n  " + usageLine(program, command) + "\n\nFlags:\n"
 }
@@ -250,6 +258,27 @@ func (p Program) rotate(l *commandLine) error {
 	}
 	fmt.Fprintln(l.out, said)
 	return nil
+}
+
+func (p Program) takeAuthority(l *commandLine) error {
+	if err := datadir.RefuseOtherProgram(l.file, p.Name); err != nil {
+		return err
+	}
+	old, err := datadir.OpenReadOnly(l.file)
+	if err != nil {
+		return err
+	}
+	defer old.Close()
+	dir, err := datadir.Open(l.dir, p.Name)
+	if err != nil {
+		return err
+	}
+	defer dir.Close()
+	said, err := p.TakeAuthority(l.file, l.dir)
+	if err == nil {
+		fmt.Fprintln(l.out, said)
+	}
+	return err
 }
 
 func (l *commandLine) checking(m Manifest) *progress {

@@ -128,7 +128,7 @@ func Open(opts Options) (*Store, error) {
 	}
 	if err != nil {
 		_ = db.Close()
-		return nil, storeFile(opts.Path).Damaged(err)
+		return nil, describeFailure(opts.Path, err)
 	}
 	if known && snap.seq < before {
 		_ = db.Close()
@@ -238,7 +238,7 @@ func Fork(path string, next func(rev uint64) uint64) error {
 
 func forkFile(tx *bbolt.Tx, next func(rev uint64) uint64) error {
 	if err := checkFormat(tx); err != nil {
-		return storeFile(tx.DB().Path()).Damaged(err)
+		return describeFailure(tx.DB().Path(), err)
 	}
 	now, err := readState(tx)
 	if err != nil {

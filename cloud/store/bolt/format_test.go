@@ -58,6 +58,9 @@ func TestFilesOfAnotherFormat(t *testing.T) {
 	require.NoError(t, openStore(t, Options{Path: path}).Close())
 	changeFile(t, path, func(tx *bbolt.Tx) error { return tx.Bucket(bucketMeta).Put(keyVersion, encodeNumber(formatVersion+1)) })
 	_, err := Open(Options{Path: path})
+	require.ErrorContains(t, err, path+" is of another version of this program")
+	require.ErrorContains(t, err, "cloudhub take-authority "+filepath.Dir(path))
+	require.NotContains(t, err.Error(), "damaged")
 	require.ErrorContains(t, err, fmt.Sprintf("its format is %d, this program reads %d", formatVersion+1, formatVersion))
 	changeFile(t, path, func(tx *bbolt.Tx) error {
 		require.Equal(t, uint64(formatVersion+1), formatOf(tx))

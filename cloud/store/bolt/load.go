@@ -5,6 +5,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"path/filepath"
 	"slices"
 
 	"go.etcd.io/bbolt"
@@ -54,7 +55,7 @@ func readAll(tx *bbolt.Tx) (*snapshot, storeState, error) {
 // checkFormat says that the file is of a format that is read here, and has all of its buckets.
 func checkFormat(tx *bbolt.Tx) error {
 	if v := formatOf(tx); v != formatVersion {
-		return fmt.Errorf("its format is %d, this program reads %d", v, formatVersion)
+		return &formatError{v}
 	}
 	for _, name := range [][]byte{bucketMeta, bucketKinds, bucketReplicas, bucketReported} {
 		if tx.Bucket(name) == nil {
@@ -62,6 +63,24 @@ func checkFormat(tx *bbolt.Tx) error {
 		}
 	}
 	return nil
+}
+
+// formatError is the error for a file of another format. It is not damaged.
+type formatError struct{ format uint64 }
+
+// Error says the formats.
+func (e *formatError) Error() string {
+	return fmt.Sprintf("its format is %d, this program reads %d", e.format, formatVersion)
+}
+
+// describeFailure is an error of a file that could not be read, with what to do.
+func describeFailure(path string, err error) error {
+	if errors.As(err, new(*formatError)) {
+		return fmt.Errorf("%s is of another version of this program: %w. To move, run the version that wrote it, save its objects with edgebus export, "+
+			"and stop it; give its authority to an empty data directory with cloudhub take-authority %s, start this version there, and edgebus apply the objects",
+			path, err, filepath.Dir(path))
+	}
+	return storeFile(path).Damaged(err)
 }
 
 func formatOf(tx *bbolt.Tx) uint64 {
