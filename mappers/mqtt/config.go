@@ -206,10 +206,18 @@ func parseDevice(d mappers.Device) (c deviceConfig, err error) {
 	}
 	for _, key := range slices.Sorted(maps.Keys(p.values)) {
 		if !p.used[key] {
-			return c, mappers.BadConfig(devicePath+key, "is no setting of mqtt, and nothing refers to {%s}", key)
+			return c, mappers.BadConfig(devicePath+key, "is no setting of mqtt, and nothing refers to {%s}%s", key, yamlHint(key))
 		}
 	}
 	return c, nil
+}
+
+// yamlHint is for keys that somebody has written as on and off.
+func yamlHint(key string) string {
+	if key == "true" || key == "false" {
+		return ": YAML reads on and off as true and false, so choose other names"
+	}
+	return ""
 }
 
 func parseField(p mappers.Property, params *deviceParams, source sparkplugSource) (*mappedProperty, error) {
@@ -251,7 +259,7 @@ func parseVisitor(p mappers.Property, params *deviceParams) (*mappedProperty, er
 		f.qos = byte(n)
 	}
 	for _, key := range slices.Sorted(maps.Keys(s.config)) {
-		if key == "on" || key == "off" {
+		if slices.Contains([]string{"on", "off", "true", "false"}, key) { // YAML reads on and off as truth values
 			return nil, mappers.BadConfig(s.at+key, "is no setting of mqtt: what a device says for a value is in the visitor's words, such as words: [{value: \"true\", write: \"ON\"}, {value: \"false\", write: \"OFF\"}]")
 		}
 		return nil, mappers.BadConfig(s.at+key, "is no setting of mqtt")

@@ -18,8 +18,11 @@ import (
 	"github.com/edgebus/edgebus/mappers/cmd"
 )
 
-// DefaultTimeout is how long a device may take to publish its state after a command where nothing else is said.
+// DefaultTimeout is how long a device may take to publish its state after it was asked for it.
 const DefaultTimeout = 5 * time.Second
+
+// confirmWait is how long a write holds up everything else of its device for an answer.
+const confirmWait = time.Second
 
 // retainedWait is how long a new session waits for retained states.
 const retainedWait = 200 * time.Millisecond
@@ -444,7 +447,7 @@ func (s *session) ReadBatch(_ context.Context, properties []string) (map[string]
 	return got, nil
 }
 
-// Write implements mappers.Writer: it publishes the command and waits until the device says that it has the value, or another one.
+// Write implements mappers.Writer: it publishes the command, once, and waits a moment for the device to say what it has.
 func (s *session) Write(ctx context.Context, property, value string) error {
 	f := s.config.fields[property]
 	if f == nil || f.command == "" && f.metric == "" {
@@ -465,7 +468,7 @@ func (s *session) Write(ctx context.Context, property, value string) error {
 	if err != nil || f.state.topic == "" && f.metric == "" {
 		return err
 	}
-	if f.within > s.driver.o.Timeout { // nobody waits for it
+	if f.within > s.driver.o.Timeout { // who answers in minutes doesn't in a second
 		return mappers.ErrUnconfirmed
 	}
 	return s.confirm(ctx, f, value, before.count)
@@ -483,38 +486,22 @@ func (s *session) command(f *mappedProperty, value string, said lastReading) (cl
 	return client.Message{Topic: f.command, Payload: payload, QoS: f.qos, Retain: f.retain}, nil
 }
 
-// confirm waits for the state that a command has led to. A state with another value may have been on its way before the command: it
-// counts only if no other follows in time.
+// confirm waits a moment for what the device says after a command. Any answer is one, also with another value: the SDK reads on until the
+// device has the value, or confirmWithin has passed. Without one nobody knows.
 func (s *session) confirm(ctx context.Context, f *mappedProperty, value string, before uint64) error {
 	answered := false
-	err := s.await(ctx, s.driver.o.Timeout, func() bool {
+	err := s.await(ctx, min(s.driver.o.Timeout, confirmWait), func() bool {
 		r, _ := s.latest(f.name)
 		answered = r.count != before
 		return answered && (r.err != nil || f.same(r.value, value)) || s.unavailableReason() != nil
 	})
 	switch {
 	case errors.Is(err, errNoMessage) && !answered:
-		return mappers.Refuse(mappers.Unavailable, "nothing about %s on %s within %s after the command on %s",
-			f.name, f.from(s.config), s.driver.o.Timeout, f.to(s.config))
-	case errors.Is(err, errNoMessage): // the device has taken something else: it is read back
+		return mappers.ErrUnconfirmed
+	case errors.Is(err, errNoMessage):
 		return nil
 	}
 	return errors.Join(err, s.unavailableReason())
-}
-
-// from is the topic on which the device says what the property is, and to that on which it is set.
-func (f *mappedProperty) from(c deviceConfig) string {
-	if f.metric != "" {
-		return c.sparkplug.topic("DATA")
-	}
-	return f.state.topic
-}
-
-func (f *mappedProperty) to(c deviceConfig) string {
-	if f.metric != "" {
-		return c.sparkplug.topic("CMD")
-	}
-	return f.command
 }
 
 // Main is the program mapper-mqtt.

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"strconv"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/edgebus/edgebus/mappers"
 )
@@ -62,6 +63,8 @@ func (f *mappedProperty) decode(m *jsonMessage) (r lastReading, ok bool) {
 // value makes the property's value of a text that came from somewhere.
 func (f *mappedProperty) value(text string, quoted bool, from string) (string, error) {
 	switch {
+	case !utf8.ValidString(text):
+		return "", mappers.Refuse(mappers.Unknown, "what comes on %s is no text: a property of the type bytes could have it", from)
 	case f.typ == mappers.Object || f.typ == mappers.Array:
 		if quoted {
 			text = quoteJSON(text)

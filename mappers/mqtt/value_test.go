@@ -65,6 +65,7 @@ func TestValuesAsDevicesPublishThem(t *testing.T) {
 		{mappers.String, false, "", " kept as it is \n", " kept as it is ", ""},
 		{mappers.Float, false, "", "nan", "nan", ""}, // the SDK says that it is no number
 		{mappers.Float, false, "x", `{"x":null}`, "", "Unknown: the device says null on t"},
+		{mappers.String, false, "", "\x08\xff", "", "Unknown: what comes on t is no text: a property of the type bytes could have it"},
 		{mappers.Object, false, "x", `{"x":{"a":1}}`, `{"a":1}`, ""},
 	} {
 		p, err := parsePath(tt.path)
