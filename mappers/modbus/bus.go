@@ -148,6 +148,9 @@ func (b *bus) request(ctx context.Context, s *session, q wire.Request, timeout t
 			_ = b.note(s, err)
 			data, err = b.client.Do(ctx, s.config.unit, q, timeout)
 		}
+		if errors.Is(err, wire.ErrLate) {
+			return nil, mappers.NotSent(err)
+		}
 		var closed *wire.ClosedError
 		if !errors.As(err, &closed) {
 			return data, b.note(s, err)
@@ -204,7 +207,7 @@ func (b *bus) note(s *session, err error) error {
 	case wire.IsMalformed(err):
 		b.disconnect()
 		return err
-	case errors.Is(err, wire.ErrLate), errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
+	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
 	default:
 		b.learned.deaf = b.client.Answers() == 0
 		if b.learned.hasty = b.answered[unit] && now.Sub(b.lastAnswer) < s.config.timeout+hastyAfter; b.learned.hasty && !b.learned.quick {

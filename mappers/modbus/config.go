@@ -179,7 +179,9 @@ func parseDevice(d mappers.Device, o Options) (c deviceConfig, err error) {
 			return c, err
 		}
 		c.fields[p.Name] = f
-		c.order = append(c.order, f)
+		if f.sunspec == nil {
+			c.order = append(c.order, f)
+		}
 	}
 	return c, nil
 }

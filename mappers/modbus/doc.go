@@ -3,7 +3,7 @@
 // time.
 //
 // A Device's protocol config, and with it its model's, says where the device is and how it is to be treated: see deviceConfig. A
-// visitor's says which register, and what it means: see registerField. The package never guesses at a configuration: what it
+// visitor's says which register, and what it means: see registerField; or which point of SunSpec. The package never guesses at a configuration: what it
 // can't understand is refused with the path of the field. It never repeats a write by itself.
 //
 // What a device can't do is found out where that is safe, told with the setting that makes it last, and doubted once a day: how many
@@ -18,6 +18,9 @@
 //	group.go     which registers are read in one request
 //	session.go   a unit: reads, writes
 //	bus.go       a connection that units share
+//	sunspec.go   properties that are points of SunSpec, and how a device's models are found
+//	sunspecmodels.go, sunspecimage.go
+//	             the models, and those of the simulated device
 //	simulate.go  a simulated device
 //	habits.go    how it misbehaves
 //	program.go   the program mapper-modbus

@@ -308,6 +308,9 @@ func TestBitKeepsItsNeighbours(t *testing.T) {
 		newProperty("b", mappers.Boolean, true, "register", "holding", "address", "0", "bit", "0", "byteOrder", "little")))
 	require.NoError(t, session.Write(t.Context(), "a", "true"))
 	require.Equal(t, uint16(0b1010_0000_0000_0111), s.word(1, 0))
+	near, err := session.Nearest("a", "true")
+	require.NoError(t, err)
+	require.Equal(t, "true", near)
 	require.NoError(t, session.Write(t.Context(), "b", "true"))
 	require.Equal(t, uint16(0b1010_0001_0000_0111), s.word(1, 0))
 }

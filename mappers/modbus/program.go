@@ -68,6 +68,7 @@ as real devices do; several habits can be given:
 	c.Flags().StringVar(&o.Listen, "listen", "127.0.0.1:1502", "address to listen on; port 0 takes a free one")
 	c.Flags().IntVar(&o.Units, "units", 1, "units 1 to this number answer")
 	c.Flags().Float64Var(&o.Speed, "speed", 60, "how many times faster than the clock rooms warm up")
+	c.Flags().BoolVar(&o.Sunspec, "sunspec", false, "each unit is a SunSpec inverter, too: models 1, 103, 120 and 160 from holding register 40000 on")
 	c.Flags().Var(o.Habits, "habit", "how it misbehaves: NAME or NAME=VALUE, any number of times")
 	c.Flags().StringVar(&o.DriveLog, "drive-log", "", "file that gets a line of JSON for each write")
 	return c

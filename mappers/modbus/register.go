@@ -79,6 +79,10 @@ type registerField struct {
 	apart         bool   // it is read with a request of its own
 	exponent      int    // what it held when it was last read
 	exponentKnown bool
+
+	sunspec   *sunspecReference // of a point of which it isn't known yet where it is
+	absent    uint64            // what the registers hold where there is no value
+	hasAbsent bool
 }
 
 // span is what is read for the field in one request: with the register of its factor, where that can be.
@@ -100,6 +104,9 @@ var registerTables = map[string]registerTable{
 
 func parseField(p mappers.Property) (*registerField, error) {
 	s := newSettings("visitors["+p.Name+"].config.", p.Config)
+	if text, _ := s.get("sunspec"); text != "" {
+		return parseSunspecField(s, p, text)
+	}
 	f := &registerField{name: p.Name, property: p}
 	text, key := s.get("register")
 	if text == "" {
@@ -373,8 +380,16 @@ func (f *registerField) swapped(w uint16) uint16 {
 
 // reading makes the property's value of registers. Its raw texts are the number before any scale, and its bits.
 func (f *registerField) reading(words []uint16) mappers.Reading {
+	if f.isAbsent(words) {
+		return mappers.Reading{Err: mappers.Refuse(mappers.Unknown, "the device says that it has no value")}
+	}
 	value, err := f.decode(words)
 	return mappers.Reading{Value: value, Err: err, Raw: f.raw(words)}
+}
+
+// isAbsent is whether the registers say that there is no value.
+func (f *registerField) isAbsent(words []uint16) bool {
+	return f.hasAbsent && f.joinWords(words) == f.absent
 }
 
 func (f *registerField) raw(words []uint16) []string {

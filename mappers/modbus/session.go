@@ -22,6 +22,8 @@ type session struct {
 	answerTime time.Duration // how long answers take, usually
 	pinged     int           // which property the next Ping asks for
 	write      writeMode     // that was found out
+	blocks     []sunspecBlock
+	locateAt   time.Time // when the points of SunSpec are looked for again that weren't there
 }
 
 // Close implements mappers.Session.
@@ -86,14 +88,17 @@ func asRefusal(err error) (r *mappers.Refusal, ok bool) {
 // Ping implements mappers.Pinger: it reads a property, another one each time that there is no answer. Any answer of the unit, also an
 // exception, counts.
 func (s *session) Ping(ctx context.Context) error {
-	if len(s.config.order) == 0 {
+	if len(s.config.fields) == 0 {
 		return nil // there is nothing to ask for
 	}
 	timeout := s.config.timeout
 	if end, ok := ctx.Deadline(); ok {
 		timeout = max(time.Millisecond, min(timeout, time.Until(end)))
 	}
-	f := s.config.order[s.pinged%len(s.config.order)]
+	f := &registerField{name: "SunSpec", table: tableHolding, address: sunspecBases[0], words: 1} // of which nothing is known yet
+	if n := len(s.config.order); n > 0 {
+		f = s.config.order[s.pinged%n]
+	}
 	_, err := s.request(ctx, registerGroup{table: f.table, address: f.address, size: f.words}.request(), timeout)
 	if err = s.explain(f.name, err); err == nil {
 		return nil
@@ -118,6 +123,21 @@ func (s *session) field(name string) (*registerField, error) {
 	return f, nil
 }
 
+// located is a field of which it is known where it is.
+func (s *session) located(ctx context.Context, name string) (*registerField, error) {
+	f, err := s.field(name)
+	if err != nil || f.sunspec == nil {
+		return f, err
+	}
+	if err := s.locate(ctx); err != nil {
+		return nil, err
+	}
+	if f = s.config.fields[name]; f.sunspec != nil {
+		return nil, s.unlocated(f)
+	}
+	return f, nil
+}
+
 // Group implements mappers.Grouper. What was learned is doubted once a day.
 func (s *session) Group(properties []string) (groups [][]string) {
 	if since := s.layout.since; !since.IsZero() && time.Since(since) > doubtAfter {
@@ -125,10 +145,18 @@ func (s *session) Group(properties []string) (groups [][]string) {
 		s.device.Tell(toldLimit, "")
 	}
 	var fields []*registerField
+	var unlocated []string
 	for _, name := range properties {
-		if f := s.config.fields[name]; f != nil {
+		switch f := s.config.fields[name]; {
+		case f == nil:
+		case f.sunspec != nil:
+			unlocated = append(unlocated, name)
+		default:
 			fields = append(fields, f)
 		}
+	}
+	if len(unlocated) > 0 {
+		groups = append(groups, unlocated)
 	}
 	for _, g := range s.layout.plan(fields, s.config) {
 		var names []string
@@ -145,7 +173,10 @@ func (s *session) ReadBatch(ctx context.Context, properties []string) (map[strin
 	got := make(map[string]mappers.Reading, len(properties))
 	var fields []*registerField
 	for _, name := range properties {
-		f, err := s.field(name)
+		f, err := s.located(ctx, name)
+		if _, refused := asRefusal(err); err != nil && !refused {
+			return nil, err
+		}
 		if err != nil {
 			got[name] = mappers.Reading{Err: err}
 			continue
@@ -229,7 +260,7 @@ func (s *session) tryGroup(ctx context.Context, g registerGroup, timeout time.Du
 	}
 	for _, f := range g.fields {
 		if f.scaled && !f.apart {
-			if err := f.setFactor(words[f.factorAddress-g.address]); err != nil {
+			if err := f.setFactor(words[f.factorAddress-g.address]); err != nil && !f.isAbsent(g.of(f, words)) {
 				got[f.name] = mappers.Reading{Err: err, Raw: f.raw(g.of(f, words))}
 				continue
 			}
@@ -329,18 +360,24 @@ func (s *session) Nearest(property, value string) (string, error) {
 	if err != nil {
 		return "", err
 	}
+	if f.sunspec != nil {
+		return "", mappers.Refuse(mappers.Unknown, "it isn't known yet where %s is", f.sunspec.text)
+	}
 	words, err := f.encode(value)
-	if err != nil {
-		return "", err
+	if err != nil || f.kind == kindBit {
+		return value, err
 	}
 	return f.decode(words)
 }
 
 // Write implements mappers.Writer.
 func (s *session) Write(ctx context.Context, property, value string) error {
-	f, err := s.field(property)
-	if err != nil {
+	f, err := s.located(ctx, property)
+	if _, refused := asRefusal(err); refused {
 		return err
+	}
+	if err != nil {
+		return mappers.NotSent(err)
 	}
 	return s.writeField(ctx, f, value)
 }

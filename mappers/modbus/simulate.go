@@ -40,6 +40,7 @@ type SimulatorOptions struct {
 	Speed    float64       // how many times faster than the clock rooms warm up; default 60
 	DriveLog string        // a file that gets a line of JSON for each write
 	Timeout  time.Duration // closes idle connections; default 1 min
+	Sunspec  bool          // holding registers from 40000 on are those of a SunSpec inverter, too
 	Habits   *Habits       // how it misbehaves; nil: it does not
 	Now      func() time.Time
 }
@@ -50,8 +51,9 @@ type Simulator struct {
 	server wire.Server
 	drives io.WriteCloser
 
-	mu    sync.Mutex
-	rooms map[uint8]*simulatedRoom
+	mu      sync.Mutex
+	rooms   map[uint8]*simulatedRoom
+	sunspec []uint16 // from sunspecBases[0] on
 }
 
 // NewSimulator starts a simulator; Close stops it.
@@ -67,6 +69,9 @@ func NewSimulator(o SimulatorOptions) (*Simulator, error) {
 			r.block[i] = uint16(blockAddress + i)
 		}
 		s.rooms[uint8(u)] = r
+	}
+	if o.Sunspec {
+		s.sunspec = sunspecImage()
 	}
 	if o.DriveLog != "" {
 		f, err := os.OpenFile(o.DriveLog, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o644) //nolint:gosec // G302: a log of a simulation
@@ -166,6 +171,9 @@ func (s *Simulator) handle(c wire.Call) ([]uint16, error) {
 	r.pass(s.o.Now(), s.o.Speed)
 	if c.IsWrite() {
 		return nil, s.write(r, c)
+	}
+	if from := int(c.Address) - int(sunspecBases[0]); c.Function == wire.ReadHoldingRegisters && from >= 0 && from+int(c.Quantity) <= len(s.sunspec) {
+		return s.sunspec[from : from+int(c.Quantity)], nil
 	}
 	return r.read(c)
 }
