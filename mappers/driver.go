@@ -285,6 +285,9 @@ func NotTheDevice(err error) error { return &kindError{err, kindStranger} }
 // NotSent marks the error of a request that can't have reached the device, because there was no connection to send it on.
 func NotSent(err error) error { return &kindError{err, kindNotSent} }
 
+// IsNotSent reports whether err is of a request that can't have reached the device.
+func IsNotSent(err error) bool { return kindOf(err) == kindNotSent }
+
 // SaysOffline marks that the device, or who speaks for it, says that it is offline: it is offline at once.
 func SaysOffline(err error) error { return &kindError{err, kindOffline} }
 

@@ -28,6 +28,8 @@ type deviceConfig struct {
 	write        writeMode
 	fields       map[string]*registerField
 	order        []*registerField // those that can be read, in the model's order
+	commands     map[string]*registerField
+	values       map[string]string // what commands write that have no input
 }
 
 // connectMode is how long a connection is kept.
@@ -183,7 +185,52 @@ func parseDevice(d mappers.Device, o Options) (c deviceConfig, err error) {
 			c.order = append(c.order, f)
 		}
 	}
-	return c, nil
+	return c, c.parseCommands(d.Commands)
+}
+
+// parseCommands reads the commands of the model: each writes a value once, its input or the one that its visitor says.
+func (c *deviceConfig) parseCommands(list []mappers.Property) error {
+	c.commands, c.values = map[string]*registerField{}, map[string]string{}
+	for _, p := range list {
+		s := newSettings("visitors["+p.Name+"].config.", p.Config)
+		value, _ := s.get("value")
+		switch {
+		case value == "" && p.Type == "":
+			return s.bad("value", "is required: what the command writes, as it has no input")
+		case value != "" && p.Type != "":
+			return s.bad("value", "can't be beside an input, which is what the command writes")
+		case p.Type == "":
+			p.Type = typeOfValue(value)
+			c.values[p.Name] = value
+		}
+		p.Writable, p.Config = true, maps.Clone(p.Config)
+		maps.DeleteFunc(p.Config, func(key, _ string) bool { return strings.EqualFold(key, "value") })
+		f, err := parseField(p)
+		if err != nil {
+			return err
+		}
+		if value != "" && !f.scaled && f.sunspec == nil {
+			if _, err := f.encode(value); err != nil {
+				return s.bad("value", "%v", err)
+			}
+		}
+		c.commands[p.Name] = f
+	}
+	return nil
+}
+
+// typeOfValue is the type of a property that can have a value.
+func typeOfValue(value string) mappers.Type {
+	if _, err := strconv.ParseInt(value, 10, 64); err == nil {
+		return mappers.Int
+	}
+	if _, err := strconv.ParseFloat(value, 64); err == nil {
+		return mappers.Double
+	}
+	if value == "true" || value == "false" {
+		return mappers.Boolean
+	}
+	return mappers.String
 }
 
 func (c *deviceConfig) parseUnit(s configSettings) error {

@@ -294,3 +294,38 @@ func TestTheHabitsOfTheSimulatorAreListedAndChecked(t *testing.T) {
 		require.Contains(t, habitsHelp(), name)
 	}
 }
+
+// TestACommandWritesOnce: the value of its visitor, or its input.
+func TestACommandWritesOnce(t *testing.T) {
+	habits := &Habits{}
+	require.NoError(t, habits.Set("acknowledges=3"))
+	sim, err := NewSimulator(SimulatorOptions{Habits: habits})
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = sim.Close() })
+	command := func(typ mappers.Type, config ...string) mappers.Property {
+		return newProperty("do", typ, false, append([]string{"register", "holding", "type", "uint16"}, config...)...)
+	}
+	d := mappers.Device{Name: "d", Config: map[string]string{"address": sim.Addr()}, Properties: blockProperties(12)}
+	d.Commands = []mappers.Property{command("", "address", "110", "value", "21930"), command(mappers.Int, "address", "111")}
+	d.Commands[1].Name = "beep"
+	s := openDevice(t, d)
+	answer, err := s.Command(t.Context(), "do", nil)
+	require.NoError(t, err)
+	require.Equal(t, "ok", string(answer))
+	require.Equal(t, "21930", s.get(t, "r110"))
+	_, err = s.Command(t.Context(), "beep", []byte("3"))
+	require.NoError(t, err, "the device says that it has begun")
+	_, err = s.Command(t.Context(), "fly", nil)
+	require.ErrorContains(t, err, "NotReachable")
+	require.NoError(t, sim.Close())
+	var refused *mappers.Refusal
+	_, err = s.Command(t.Context(), "do", nil)
+	require.ErrorAs(t, err, &refused, "nothing was sent")
+	require.NotContains(t, fmt.Sprint(s.Group([]string{"do"})), "do", "it is never polled")
+
+	for _, bad := range []mappers.Property{command("", "address", "1"), command(mappers.Int, "address", "1", "value", "1"), command("", "address", "1", "value", "70000"), command("", "address", "1", "value", "x")} {
+		d.Commands = []mappers.Property{bad}
+		_, err := New(Options{}).Open(t.Context(), d)
+		require.ErrorContains(t, err, "visitors[do].config.", bad.Config)
+	}
+}

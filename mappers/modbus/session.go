@@ -123,19 +123,25 @@ func (s *session) field(name string) (*registerField, error) {
 	return f, nil
 }
 
-// located is a field of which it is known where it is.
+// located is the field of a property of which it is known where it is.
 func (s *session) located(ctx context.Context, name string) (*registerField, error) {
-	f, err := s.field(name)
-	if err != nil || f.sunspec == nil {
-		return f, err
+	if _, err := s.field(name); err != nil {
+		return nil, err
+	}
+	return s.locatedIn(ctx, s.config.fields, name)
+}
+
+func (s *session) locatedIn(ctx context.Context, fields map[string]*registerField, name string) (*registerField, error) {
+	if f := fields[name]; f.sunspec == nil {
+		return f, nil
 	}
 	if err := s.locate(ctx); err != nil {
 		return nil, err
 	}
-	if f = s.config.fields[name]; f.sunspec != nil {
+	if f := fields[name]; f.sunspec != nil {
 		return nil, s.unlocated(f)
 	}
-	return f, nil
+	return fields[name], nil
 }
 
 // Group implements mappers.Grouper. What was learned is doubted once a day.
@@ -380,6 +386,35 @@ func (s *session) Write(ctx context.Context, property, value string) error {
 		return mappers.NotSent(err)
 	}
 	return s.writeField(ctx, f, value)
+}
+
+// Command implements mappers.Commander: it writes once. What was not sent has done nothing.
+func (s *session) Command(ctx context.Context, name string, payload []byte) ([]byte, error) {
+	if s.config.commands[name] == nil {
+		return nil, mappers.Refuse(mappers.NotReachable, "the model has no modbus visitor for the command %s", name)
+	}
+	value, fixed := s.config.values[name]
+	if !fixed {
+		value = string(payload)
+	}
+	f, err := s.locatedIn(ctx, s.config.commands, name)
+	if err != nil {
+		if _, refused := asRefusal(err); refused {
+			return nil, err
+		}
+		return nil, mappers.Refuse(mappers.Unavailable, "%v", err)
+	}
+	err = s.writeField(ctx, f, value)
+	switch {
+	case errors.Is(err, mappers.ErrUnconfirmed): // the device has taken it, and is not done yet
+		err = nil
+	case isBusy(err), mappers.IsNotSent(err):
+		err = mappers.Refuse(mappers.Unavailable, "%v", err)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return []byte("ok"), nil
 }
 
 func (s *session) writeField(ctx context.Context, f *registerField, value string) error {

@@ -168,28 +168,39 @@ func (s *session) locate(ctx context.Context) error {
 	}
 	s.locateAt = time.Now().Add(askSunspecEvery)
 	s.blocks = blocks
-	for name, f := range s.config.fields {
-		if f.sunspec == nil {
-			continue
-		}
-		for _, b := range blocks {
-			point, config, ok := b.config(*f.sunspec)
-			if !ok {
-				continue
-			}
-			p := f.property
-			p.Config = config
-			found, err := parseField(p)
+	for _, fields := range []map[string]*registerField{s.config.fields, s.config.commands} {
+		for name, f := range fields {
+			found, err := f.locate(blocks)
 			if err != nil {
 				return err
 			}
-			found.absent, found.hasAbsent = point.absent()
-			s.config.fields[name] = found
-			s.config.order = append(s.config.order, found)
-			break
+			if found == nil {
+				continue
+			}
+			if fields[name] = found; s.config.commands[name] != found {
+				s.config.order = append(s.config.order, found)
+			}
 		}
 	}
 	return nil
+}
+
+// locate is the field where its point is; nil: none of the blocks has it.
+func (f *registerField) locate(blocks []sunspecBlock) (found *registerField, err error) {
+	if f.sunspec == nil {
+		return nil, nil
+	}
+	for _, b := range blocks {
+		if point, config, ok := b.config(*f.sunspec); ok {
+			p := f.property
+			p.Config = config
+			if found, err = parseField(p); err == nil {
+				found.absent, found.hasAbsent = point.absent()
+			}
+			return found, err
+		}
+	}
+	return nil, nil
 }
 
 // readHolding reads holding registers of the session's unit for readSunspec.
