@@ -23,6 +23,7 @@
 //	             the models, and those of the simulated device
 //	simulate.go  a simulated device
 //	habits.go    how it misbehaves
+//	scan.go      the commands read and scan
 //	program.go   the program mapper-modbus
 //
 // # Packages

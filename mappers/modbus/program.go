@@ -23,7 +23,8 @@ func Main(args []string, stdout, stderr io.Writer) int {
 		Long: `mapper-modbus connects to a node's broker and drives every Device of that node whose
 protocol is "modbus". The Device says where it is:
 
-  protocol: {type: modbus, config: {address: "tcp://10.0.0.5:502", unit: "1"}}
+  protocol: {type: modbus, config: {address: "tcp://10.0.0.5:502", unit: 1}}
+  protocol: {type: modbus, config: {address: "rtu:///dev/ttyUSB0", unit: 7, baud: 19200, parity: even}}
 
 and its model's visitors say which register is which property:
 
@@ -32,16 +33,22 @@ and its model's visitors say which register is which property:
              bcd16 bcd32 unixtime32 string (length: 8)     bit: 3   bits: 4-7
   scale: 0.1   scaleFrom: 40076   offset: -40   wordOrder: low-first   byteOrder: little
 
-KubeEdge's spellings (HoldingRegister, offset, limit, isSwap, isRegisterSwap) are understood, too.
-mapper-modbus simulate is a device to try it on.`,
+or which point of SunSpec: sunspec: inverter/W. A device's habits are set in its protocol config:
+
+  timeout  gap  maxRegisters  pause  connectDelay  connect: keep, cycle or request
+  write: single or multiple  strict
+
+docs/models.md explains them. KubeEdge's spellings (HoldingRegister, offset, limit, isSwap, isRegisterSwap) are understood, too.
+scan and read find out what a device has, and simulate is one to try it on.`,
 		Example: `  mapper-modbus                                    # the node on this host
   mapper-modbus simulate --listen 127.0.0.1:1502   # in another window
+  mapper-modbus scan 10.0.0.5 --node plant1        # a Device and a DeviceModel of what is there
   mapper-modbus --server mqtts://10.0.0.7:8883 --tls-ca ca.pem --user m1`,
 		Driver: func(c configs.Modbus, o *mappers.Options) (mappers.Driver, error) {
 			o.ProbeTimeout = c.ProbeTimeout
 			return New(Options{Timeout: c.Timeout}), nil
 		},
-		Commands: []*cobra.Command{simulateCommand(stdout)},
+		Commands: []*cobra.Command{readCommand(stdout), scanCommand(stdout, stderr), simulateCommand(stdout)},
 	}.Main(args, stdout, stderr)
 }
 
