@@ -318,6 +318,8 @@ func TestACommandWritesOnce(t *testing.T) {
 	_, err = s.Command(t.Context(), "fly", nil)
 	require.ErrorContains(t, err, "NotReachable")
 	require.NoError(t, sim.Close())
+	_, err = s.ReadBatch(t.Context(), []string{"r110"})
+	require.Error(t, err)
 	var refused *mappers.Refusal
 	_, err = s.Command(t.Context(), "do", nil)
 	require.ErrorAs(t, err, &refused, "nothing was sent")

@@ -246,8 +246,19 @@ type unitScanner struct {
 
 // usualLines are how serial lines are usually set, the commonest first.
 var usualLines = []lineFlags{
-	{baud: 9600, parity: "none"}, {baud: 19200, parity: "even"}, {baud: 9600, parity: "even"}, {baud: 19200, parity: "none"}, {baud: 115200, parity: "none"}, {baud: 38400, parity: "none"},
-	{baud: 57600, parity: "none"}, {baud: 4800, parity: "none"}, {baud: 2400, parity: "none"}, {baud: 38400, parity: "even"}, {baud: 115200, parity: "even"}, {baud: 9600, parity: "odd"}, {baud: 19200, parity: "odd"},
+	{baud: 9600, parity: "none"},
+	{baud: 19200, parity: "even"},
+	{baud: 9600, parity: "even"},
+	{baud: 19200, parity: "none"},
+	{baud: 115200, parity: "none"},
+	{baud: 38400, parity: "none"},
+	{baud: 57600, parity: "none"},
+	{baud: 4800, parity: "none"},
+	{baud: 2400, parity: "none"},
+	{baud: 38400, parity: "even"},
+	{baud: 115200, parity: "even"},
+	{baud: 9600, parity: "odd"},
+	{baud: 19200, parity: "odd"},
 }
 
 func (s *unitScanner) run(ctx context.Context) error {

@@ -42,7 +42,8 @@ var sunspecModels = []sunspecModel{
 		ChaState u16 ChaState_SF %; StorAval u16 StorAval_SF Ah; InBatV u16 InBatV_SF V; ChaSt e16; OutWRte i16! InOutWRte_SF %; InWRte i16! InOutWRte_SF %; InOutWRte_WinTms u16! s;
 		InOutWRte_RvrtTms u16! s; InOutWRte_RmpTms u16! s; ChaGriSet e16!; WChaMax_SF sf; WChaDisChaGra_SF sf; VAChaMax_SF sf; MinRsvPct_SF sf; ChaState_SF sf; StorAval_SF sf; InBatV_SF sf; InOutWRte_SF sf`, ""},
 	{
-		[]int{160}, "mppt", "DCA_SF sf; DCV_SF sf; DCW_SF sf; DCWH_SF sf; Evt b32; N u16; TmsPer u16",
+		[]int{160},
+		"mppt", "DCA_SF sf; DCV_SF sf; DCW_SF sf; DCWH_SF sf; Evt b32; N u16; TmsPer u16",
 		"ID u16; IDStr s8; DCA u16 DCA_SF A; DCV u16 DCV_SF V; DCW u16 DCW_SF W; DCWH a32 DCWH_SF Wh; Tms u32 s; Tmp i16 °C; DCSt e16; DCEvt b32",
 	},
 	{[]int{201, 202, 203, 204}, "meter", `A i16 A_SF A; AphA i16 A_SF A; AphB i16 A_SF A; AphC i16 A_SF A; A_SF sf; PhV i16 V_SF V; PhVphA i16 V_SF V; PhVphB i16 V_SF V; PhVphC i16 V_SF V;
