@@ -1,5 +1,5 @@
 // Package modbus is the discovery handler for Modbus TCP: it sends device identification requests (function 0x2B/0x0E) to the units
-// of given addresses, and takes any answer for a device.
+// of given addresses, and takes any answer for a device. It can ask for their SunSpec models, too (sunspec.go).
 //
 // It never asks an address that a Configuration doesn't name, never writes, and has one connection to an address at a time.
 package modbus
@@ -50,6 +50,8 @@ type details struct {
 	Pause time.Duration `yaml:"pause"`
 	// Parallel is how many addresses are asked at once.
 	Parallel int `yaml:"parallel"`
+	// SunSpec has units asked for their SunSpec models, too.
+	SunSpec bool `yaml:"sunspec"`
 	// Filter has globs for properties.
 	Filter network.Filter `yaml:"filter"`
 
@@ -228,6 +230,9 @@ func (s *addressScan) host(ctx context.Context, host string) {
 	defer c.close()
 	for _, unit := range s.details.units {
 		properties, err := c.identify(ctx, unit)
+		if err == nil && s.details.SunSpec {
+			err = c.sunspec(ctx, unit, properties)
+		}
 		id := fmt.Sprintf("%s/%d", host, unit)
 		known, was := before[id]
 		switch {

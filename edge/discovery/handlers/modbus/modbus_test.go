@@ -275,3 +275,38 @@ func FuzzAnswer(f *testing.F) {
 		<-done
 	})
 }
+
+// TestAnInverterIsKnownByItsSunSpecModels, wherever they begin; another device is found as well.
+func TestAnInverterIsKnownByItsSunSpecModels(t *testing.T) {
+	for _, base := range []int{40000, 50000, 0} {
+		common := make([]uint16, 66)
+		for i, text := range map[int]string{0: "ACME", 16: "PV 5000", 48: "0815"} {
+			for j := range text {
+				common[i+j/2] |= uint16(text[j]) << (8 * (1 - j%2))
+			}
+		}
+		image := append([]uint16{0x5375, 0x6e53, 1, 66}, common...)
+		image = append(append(append(image, 103, 50), make([]uint16, 50)...), 0xFFFF, 0)
+		s := wire.Server{Handle: func(c wire.Call) ([]uint16, error) {
+			from := int(c.Address) - base
+			if c.Unit != 1 || from < 0 || from+int(c.Quantity) > len(image) {
+				return nil, wire.IllegalAddress
+			}
+			return image[from : from+int(c.Quantity)], nil
+		}}
+		require.NoError(t, s.Listen("127.0.0.1:0"))
+		t.Cleanup(func() { _ = s.Close() })
+		host, port, _ := net.SplitHostPort(s.Addr())
+		found := startDiscover(t, "addresses: ["+host+"]\nport: "+port+"\nunits: 1-2\nsunspec: true\npause: 0s")
+		devices := handlertest.AwaitIDs(t, found, s.Addr()+"/1", s.Addr()+"/2")
+		got := map[string]map[string]string{}
+		for _, d := range devices {
+			got[d.ID] = d.Properties
+		}
+		inverter := got[s.Addr()+"/1"]
+		require.Equal(t, "1,103", inverter["SUNSPEC_MODELS"])
+		require.Equal(t, "inverter", inverter["SUNSPEC_KIND"])
+		require.Equal(t, []string{"ACME", "PV 5000", "0815"}, []string{inverter["SUNSPEC_MANUFACTURER"], inverter["SUNSPEC_MODEL"], inverter["SUNSPEC_SERIAL_NUMBER"]})
+		require.Empty(t, got[s.Addr()+"/2"]["SUNSPEC_KIND"])
+	}
+}
