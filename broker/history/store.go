@@ -22,7 +22,7 @@ import (
 )
 
 // DirName is the history's directory in a data directory. It is no part of backups.
-const DirName = "history"
+const DirName = datadir.HistoryDir
 
 const (
 	maxChunk   = 120            // samples

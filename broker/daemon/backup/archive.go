@@ -89,7 +89,7 @@ func isData(file fs.DirEntry) bool {
 	if strings.HasPrefix(name, "audit") && strings.HasSuffix(name, ".log") { // and rotated ones
 		return false
 	}
-	return name != datadir.LockName && file.Type()&fs.ModeSocket == 0 && name != datadir.RestoreDir && name != datadir.DownloadsDir &&
+	return name != datadir.LockName && file.Type()&fs.ModeSocket == 0 && name != datadir.RestoreDir && name != datadir.DownloadsDir && name != datadir.HistoryDir &&
 		!strings.HasSuffix(name, ".new") && !strings.HasSuffix(name, datadir.ConfirmedSuffix) && !strings.HasSuffix(name, partSuffix) && !strings.HasPrefix(name, asidePrefix)
 }
 

@@ -24,6 +24,9 @@ const LockName = "lock"
 // DownloadsDir is the directory in a core's data directory with what it can download again. It is in no backup.
 const DownloadsDir = "downloads"
 
+// HistoryDir is the directory with what the properties of devices were. It is in no backup: it is large, and hub and node both have it.
+const HistoryDir = "history"
+
 // Dir is a data directory that this process has locked.
 type Dir struct {
 	Path string

@@ -1,4 +1,4 @@
-// Package devices has the commands for devices and for messages: twin, device add, alarm, call, tree, pub and sub.
+// Package devices has the commands for devices and for messages: twin, device add, alarm, history, call, tree, pub and sub.
 //
 // It never writes a value but as desired, or as the message that the user gave.
 //
@@ -7,6 +7,7 @@
 //	twin.go       twin get, twin watch, twin set, and how that waits for the device
 //	add.go        device add: a Device without a manifest
 //	alarm.go      alarm list, ack, set
+//	history.go    history: what a property was, drawn
 //	call.go       call: a command to a device, by MQTT
 //	tree.go       tree: a node's topics, live or once
 //	messages.go   pub, sub
