@@ -83,12 +83,13 @@ fuzz: ## run every fuzz target for FUZZTIME
 	@$(STAGE) fuzz scripts/fuzz.sh $(FUZZTIME)
 
 .PHONY: lint
-lint: $(TOOLS)/golangci-lint $(TOOLS)/govulncheck ## check style, imports, mistakes and alert rules
+lint: $(TOOLS)/golangci-lint $(TOOLS)/govulncheck $(TOOLS)/helm ## check style, imports, mistakes, alert rules and the Helm chart
 	@$(STAGE) vet go vet -tags testprogram ./...
 	@$(STAGE) lint $(TOOLS)/golangci-lint run
 	@$(STAGE) names go run ./scripts/vocabulary
 	@$(STAGE) arch go test ./test/arch
 	@$(STAGE) alerts env -C test/tools/alerts CGO_ENABLED=0 go test -trimpath -count=1 .
+	@$(STAGE) chart env -C test/tools/chart CGO_ENABLED=0 go test -trimpath -count=1 .
 	@$(STAGE) govulncheck scripts/vulncheck.sh $(TOOLS)/govulncheck
 
 .PHONY: bench

@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 
 	"aead.dev/minisign"
@@ -24,10 +25,30 @@ func makeRelease(b *releaseBuild) error {
 			return err
 		}
 	}
-	if err := b.writeSBOMs(); err != nil {
+	if err := errors.Join(b.writeChart(), b.writeSBOMs()); err != nil {
 		return err
 	}
 	return b.writeChecksums()
+}
+
+// writeChart writes the Helm chart, with the version of its image.
+func (b *releaseBuild) writeChart() error {
+	dir := filepath.Join(b.work(), "chart", "edgebus-hub")
+	if err := errors.Join(os.RemoveAll(dir), copyPath(filepath.Join(b.root, "configs", "deploy", "helm", "edgebus-hub"), dir)); err != nil {
+		return err
+	}
+	file := filepath.Join(dir, "Chart.yaml")
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return err
+	}
+	version := strings.TrimPrefix(b.version, "v")
+	text = regexp.MustCompile(`(?m)^version: .*$`).ReplaceAll(text, []byte("version: "+version))
+	text = regexp.MustCompile(`(?m)^appVersion: .*$`).ReplaceAll(text, []byte("appVersion: "+b.version))
+	if err := os.WriteFile(file, text, 0o644); err != nil {
+		return err
+	}
+	return b.archive(filepath.Join(b.out, "edgebus-hub-"+version+".tgz"), dir, true)
 }
 
 // writeArchive writes programs with what install.sh and people need beside them.

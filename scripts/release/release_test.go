@@ -83,7 +83,7 @@ func TestTwoBuildsAreTheSameBytes(t *testing.T) {
 	if sums[0] != sums[1] {
 		t.Errorf("the first build is\n%sand the second\n%s", sums[0], sums[1])
 	}
-	for _, kind := range []string{".deb", ".rpm", ".oci.tar", ".docker.tar", ".tar.gz", ".cdx.json"} {
+	for _, kind := range []string{".deb", ".rpm", ".oci.tar", ".docker.tar", ".tar.gz", ".cdx.json", "edgebus-hub-0.9.0.tgz"} {
 		if !strings.Contains(sums[0], kind+"\n") {
 			t.Errorf("there is no %s in\n%s", kind, sums[0])
 		}
@@ -117,6 +117,9 @@ func buildOfOne(b *releaseBuild) error {
 		return err
 	}
 	if err := b.writeSBOMs(); err != nil {
+		return err
+	}
+	if err := b.writeChart(); err != nil {
 		return err
 	}
 	return b.writeChecksums()

@@ -1,0 +1,200 @@
+// Package chart tries the Helm chart of the hub with helm itself, and holds what it makes against the types of the Kubernetes API.
+package chart
+
+import (
+	"errors"
+	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	monitoring "github.com/prometheus-operator/prometheus-operator/pkg/apis/monitoring/v1"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"sigs.k8s.io/json"
+	"sigs.k8s.io/yaml"
+)
+
+const chart = "../../../configs/deploy/helm/edgebus-hub"
+
+// full has everything that a user can switch on.
+const full = `
+address: [hub.example.org, 192.0.2.7]
+settings:
+  auth:
+    users: [{name: ann, role: operator, nodes: ["*"], passwordHash: "$argon2id$v=19$m=19456,t=2,p=1$c2FsdHNhbHRzYWx0$Kx0pKfcyTj1Ao3eOIFQxqiAOxZTkQ6sUmq2zVgf8fBY"}]
+service: {type: LoadBalancer, annotations: {example.org/pool: edge}, mqttPort: 1884}
+persistence: {size: 100Gi, storageClass: fast}
+serviceMonitor: {enabled: true, labels: {release: prometheus}, basicAuthSecret: hub-viewer}
+podDisruptionBudget: {enabled: true}
+networkPolicy:
+  enabled: true
+  nodes: [{ipBlock: {cidr: 192.0.2.0/24}}]
+  people: [{namespaceSelector: {matchLabels: {team: plant}}}]
+imagePullSecrets: [{name: registry}]
+podLabels: {team: plant}
+podAnnotations: {example.org/note: "yes"}
+nodeSelector: {disk: ssd}
+tolerations: [{key: edge, operator: Exists}]
+affinity: {nodeAffinity: {}}
+`
+
+func helm(t *testing.T, args ...string) (string, error) {
+	t.Helper()
+	path, err := filepath.Abs("../../../.tools/helm")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(path); err != nil {
+		t.Fatalf("%v: make lint builds it", err)
+	}
+	out, err := exec.Command(path, args...).CombinedOutput()
+	return string(out), err
+}
+
+func writeValues(t *testing.T, text string) string {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "values.yaml")
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return file
+}
+
+// render is what the chart makes, each object decoded as its kind, strictly: a field that the API doesn't have is an error.
+func render(t *testing.T, values string) map[string]any {
+	t.Helper()
+	file := writeValues(t, values)
+	if out, err := helm(t, "lint", "--strict", "--values", file, chart); err != nil {
+		t.Fatalf("helm lint: %v\n%s", err, out)
+	}
+	out, err := helm(t, "template", "plant", chart, "--namespace", "bus", "--values", file)
+	if err != nil {
+		t.Fatalf("helm template: %v\n%s", err, out)
+	}
+	objects := map[string]any{}
+	for _, text := range strings.Split(out, "\n---\n") {
+		var head metav1.TypeMeta
+		if err := yaml.Unmarshal([]byte(text), &head); err != nil {
+			t.Fatalf("%v\n%s", err, text)
+		}
+		known := map[string]any{
+			"v1/Secret": &corev1.Secret{}, "v1/Service": &corev1.Service{}, "apps/v1/StatefulSet": &appsv1.StatefulSet{},
+			"policy/v1/PodDisruptionBudget": &policyv1.PodDisruptionBudget{}, "networking.k8s.io/v1/NetworkPolicy": &networkingv1.NetworkPolicy{},
+			"monitoring.coreos.com/v1/ServiceMonitor": &monitoring.ServiceMonitor{},
+		}[head.APIVersion+"/"+head.Kind]
+		if known == nil {
+			t.Fatalf("%s %s is not one of the chart's\n%s", head.APIVersion, head.Kind, text)
+		}
+		text, err := yaml.YAMLToJSONStrict([]byte(text))
+		if err != nil {
+			t.Fatal(err)
+		}
+		unknown, err := json.UnmarshalStrict(text, known) // in which the case of letters counts, as in the API
+		if err = errors.Join(append(unknown, err)...); err != nil {
+			t.Errorf("%s: %v\n%s", head.Kind, err, text)
+		}
+		objects[head.Kind] = known
+	}
+	return objects
+}
+
+func TestTheChartMakesWhatTheAPITakes(t *testing.T) {
+	for values, kinds := range map[string][]string{
+		"":   {"Secret", "Service", "StatefulSet"},
+		full: {"NetworkPolicy", "PodDisruptionBudget", "Secret", "Service", "ServiceMonitor", "StatefulSet"},
+		"existingSecret: mine\nnameOverride: broker\n": {"Service", "StatefulSet"},
+	} {
+		objects := render(t, values)
+		if got := slices.Sorted(maps.Keys(objects)); !slices.Equal(got, kinds) {
+			t.Errorf("it makes %v, not %v", got, kinds)
+		}
+		set := objects["StatefulSet"].(*appsv1.StatefulSet)
+		pod, service := labels.Set(set.Spec.Template.Labels), objects["Service"].(*corev1.Service)
+		selectors := map[string]map[string]string{"Service": service.Spec.Selector, "StatefulSet": set.Spec.Selector.MatchLabels}
+		if budget, ok := objects["PodDisruptionBudget"].(*policyv1.PodDisruptionBudget); ok {
+			selectors["PodDisruptionBudget"] = budget.Spec.Selector.MatchLabels
+		}
+		if policy, ok := objects["NetworkPolicy"].(*networkingv1.NetworkPolicy); ok {
+			selectors["NetworkPolicy"] = policy.Spec.PodSelector.MatchLabels
+		}
+		for kind, selector := range selectors {
+			if len(selector) == 0 || !labels.SelectorFromSet(selector).Matches(pod) {
+				t.Errorf("the selector of the %s, %v, does not match the pod's labels, %v", kind, selector, pod)
+			}
+		}
+		if monitor, ok := objects["ServiceMonitor"].(*monitoring.ServiceMonitor); ok && !labels.SelectorFromSet(monitor.Spec.Selector.MatchLabels).Matches(labels.Set(service.Labels)) {
+			t.Errorf("the selector of the ServiceMonitor does not match the Service")
+		}
+		checkPod(t, set, service)
+	}
+}
+
+// checkPod holds what refers to something by a name against what has that name.
+func checkPod(t *testing.T, set *appsv1.StatefulSet, service *corev1.Service) {
+	t.Helper()
+	spec := set.Spec.Template.Spec
+	hub := spec.Containers[0]
+	volumes, ports := map[string]bool{}, map[string]bool{}
+	for _, v := range spec.Volumes {
+		volumes[v.Name] = true
+	}
+	for _, v := range set.Spec.VolumeClaimTemplates {
+		volumes[v.Name] = true
+	}
+	for _, m := range hub.VolumeMounts {
+		if !volumes[m.Name] {
+			t.Errorf("there is no volume %s for %s", m.Name, m.MountPath)
+		}
+	}
+	for _, p := range hub.Ports {
+		ports[p.Name] = true
+	}
+	for _, p := range service.Spec.Ports {
+		if !ports[p.TargetPort.String()] {
+			t.Errorf("the container has no port %s, which the Service names", p.TargetPort.String())
+		}
+	}
+	if !*spec.SecurityContext.RunAsNonRoot || !*hub.SecurityContext.ReadOnlyRootFilesystem || *hub.SecurityContext.AllowPrivilegeEscalation || *spec.AutomountServiceAccountToken {
+		t.Errorf("the pod may do more than it needs to: %+v %+v", spec.SecurityContext, hub.SecurityContext)
+	}
+}
+
+func TestTheHubTakesTheSettingsOfTheChart(t *testing.T) {
+	for values, want := range map[string]string{"": "plant-edgebus-hub.bus.svc", full: "hub.example.org"} {
+		secret := render(t, values)["Secret"].(*corev1.Secret)
+		settings := secret.StringData["hub.yaml"]
+		if !strings.Contains(settings, want) {
+			t.Errorf("the settings don't have the address %s:\n%s", want, settings)
+		}
+		cmd := exec.Command("go", "run", "./cloud/cmd/cloudhub", "--config", writeValues(t, settings), "--check-config")
+		cmd.Dir = "../../.."
+		cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "CLOUDHUB_LISTEN=public", "CLOUDHUB_DATA_DIR="+t.TempDir()) // as the image has them
+		if out, err := cmd.CombinedOutput(); err != nil {
+			t.Errorf("cloudhub --check-config: %v\n%s\n%s", err, out, settings)
+		}
+	}
+}
+
+func TestTheSchemaRefusesWhatTheChartCantUse(t *testing.T) {
+	for values, field := range map[string]string{
+		"service: {type: Balancer}":                "service",
+		"service: {mqttPort: 70000}":               "mqttPort",
+		"persistence: {size: much}":                "size",
+		"replicas: 3":                              "replicas",
+		"podDisruptionBudget: {maxUnavailable: 2}": "maxUnavailable",
+		"address: hub.example.org":                 "address",
+	} {
+		out, err := helm(t, "template", "plant", chart, "--values", writeValues(t, values))
+		if err == nil || !strings.Contains(out, field) {
+			t.Errorf("%s: %v: %s", values, err, out)
+		}
+	}
+}
