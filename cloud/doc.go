@@ -10,6 +10,7 @@
 //	secretskey.go      the key of Secrets, and its rotation
 //	controllers.go  all controllers
 //	commands.go     commands that come over HTTP
+//	doctor.go       what is wrong with a node, by what the hub knows
 //	projections.go  what objects come to on nodes, as documents; what nodes report of upgrades
 //	history.go      who asks what properties were
 //	report.go       what is said of the links, and metrics

@@ -234,7 +234,7 @@ func accessIn(ctx context.Context) access {
 }
 
 // publicPaths are served without authentication: they contain no data of users, nodes or devices.
-var publicPaths = []string{"/healthz", "/livez", "/readyz", "/version", "/version/", loginPath, flightctlConfigPath, "/session", "/mqtt"}
+var publicPaths = []string{"/healthz", "/livez", "/readyz", "/version", "/version/", loginPath, flightctlConfigPath}
 
 // pagePath is where the page is.
 const pagePath = "/ui/"
@@ -242,7 +242,8 @@ const pagePath = "/ui/"
 // isPublic reports whether a request is served without authentication, or by what authenticates it itself.
 func (s *server) isPublic(r *http.Request) bool {
 	page := s.Page.Handler != nil && (strings.HasPrefix(r.URL.Path, pagePath) || r.URL.Path == "/" && strings.Contains(r.Header.Get("Accept"), "text/html"))
-	return page || slices.Contains(publicPaths, r.URL.Path) || webhook.IsRequest(r)
+	browser := s.Page.Browsers != nil && (r.URL.Path == "/session" || r.URL.Path == "/mqtt")
+	return page || browser || slices.Contains(publicPaths, r.URL.Path) || webhook.IsRequest(r)
 }
 
 // loginPath says at which OpenID Connect provider people sign in.
@@ -309,10 +310,13 @@ func actAs(r *http.Request, id broker.Identity) (a access, err error) {
 	return a, nil
 }
 
-// mayRead reports whether the user may read a path that is no object's: metrics and all links are for people, a link is for its
-// node as well, and discovery is for every authenticated user.
+// mayRead reports whether the user may read a path that is no object's: metrics and all links are for people, a link and its
+// diagnosis are for its node as well, and discovery is for every authenticated user.
 func (a access) mayRead(path string) bool {
 	node, one := strings.CutPrefix(path, "/links/")
+	if !one {
+		node, one = strings.CutPrefix(path, "/doctor/")
+	}
 	switch {
 	case one:
 		return a.reads && a.hasNode(node)

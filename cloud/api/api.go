@@ -89,6 +89,8 @@ type PageOptions struct {
 	Handler http.Handler
 	// Browsers serves /session and /mqtt, for people with a browser; nil: neither is served.
 	Browsers BrowserServer
+	// Diagnose serves /doctor/{node}: what edgebus doctor says of a node, by what the hub knows; nil: nobody can say.
+	Diagnose func(ctx context.Context, node string) (any, error)
 }
 
 // DeviceServices are what the hub does with Devices beside their objects.
@@ -186,6 +188,15 @@ func (s *server) routes() http.Handler {
 	if s.Links != nil {
 		mux.Handle("GET /links", authorizePath(s.handle(s.links)))
 		mux.Handle("GET /links/{node}", authorizePath(s.handle(s.links)))
+	}
+	if s.Page.Diagnose != nil {
+		mux.Handle("GET /doctor/{node}", authorizePath(s.handle(func(w http.ResponseWriter, r *http.Request) error {
+			said, err := s.Page.Diagnose(r.Context(), r.PathValue("node"))
+			if err == nil {
+				writeJSON(w, http.StatusOK, said)
+			}
+			return err
+		})))
 	}
 	identified := func(f func(http.ResponseWriter, *http.Request, broker.Identity) error) func(http.ResponseWriter, *http.Request) error {
 		return func(w http.ResponseWriter, r *http.Request) error { return f(w, r, accessIn(r.Context()).id) }

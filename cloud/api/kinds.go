@@ -80,7 +80,7 @@ func deviceKind(k objects.Kind) Kind {
 			"status.inSync": typedField(func(d *resource.Device) string { return conditionStatus(d.Status.Conditions, resource.ConditionInSync) }),
 		},
 		Computed:     map[string]bool{"status.state": true, "status.inSync": true, "status.alarm": true},
-		StoredFields: map[string]func(store.Object) string{"status.state": index.State, "status.inSync": index.InSync, "status.alarm": index.Alarm},
+		StoredFields: map[string]func(store.Object) string{"status.state": index.State, "status.inSync": index.InSync, "status.alarm": index.AlarmRaised},
 		TableOmits: omittedFields{
 			"metadata": nil,
 			"spec":     {"desired": nil, "desiredUntil": nil, "propertyVisitors": nil},

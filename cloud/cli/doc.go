@@ -16,6 +16,7 @@
 //	tree                a node's topics, followed at a broker and drawn
 //	nodes               invite, approve, deny, node, authority, mapper, rollout, upgrade, artifact, blob
 //	doctor              doctor
+//	diagnosis           what doctor says, which the hub says as well: checks of facts
 //	hub                 context, kubeconfig, login, token, session, user, passwd, check, backup, restore
 //	demo, newmapper     demo; new-mapper, and the templates of what it writes
 //	program             where the other programs are
@@ -26,5 +27,5 @@
 //     A package of commands is a line in NewCommand (root.go).
 //     access.Hub and access.Broker register the flags that say which hub to ask.
 //   - a form of output: printer. An exit code: exitcode; all of them are part of the interface.
-//   - a check of doctor: a file in package doctor.
+//   - a check of doctor: a file in package diagnosis.
 package cli

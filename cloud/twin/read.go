@@ -8,6 +8,7 @@ import (
 	"github.com/edgebus/edgebus/broker/tree"
 	"github.com/edgebus/edgebus/topics"
 	"github.com/edgebus/edgebus/topics/link"
+	"github.com/edgebus/edgebus/topics/resource"
 )
 
 // Retained returns a reader of the retained messages of the nodes' trees that a filter matches, node by node. The reader takes the
@@ -131,4 +132,20 @@ func readableByClients(key string) bool {
 	}
 	readers := a.Kind.Row().Subscribe
 	return slices.Contains(readers, topics.RoleOperator) || slices.Contains(readers, topics.RoleViewer)
+}
+
+// Mappers are the states of the mappers that a node has reported, by name.
+func (t *Twins) Mappers(node string) map[string]string {
+	t.host.RLock()
+	defer t.host.RUnlock()
+	states := make(map[string]string)
+	if n := t.nodes.byName[node]; n != nil {
+		for _, m := range tree.Mappers(n.name, n.up.Range) {
+			states[m.Name] = resource.Offline
+			if m.Online {
+				states[m.Name] = resource.Online
+			}
+		}
+	}
+	return states
 }

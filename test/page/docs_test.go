@@ -52,7 +52,7 @@ func TestPicturesOfTheDocumentationShowAHouse(t *testing.T) {
 	p.house(t)
 	ctx := startBrowser(t)
 	p.open(t, ctx, "/ui/devices/default/thermostat")
-	fill(t, ctx, "Set setpoint", "21.5")
+	typeInto(t, ctx, "Set setpoint", "21.5")
 	awaitTrue(t, ctx, rowShows("setpoint", "21.5 °C"))
 	p.open(t, ctx, "/ui/")
 	awaitText(t, ctx, "high alarm")
@@ -70,7 +70,7 @@ func TestPicturesOfTheDocumentationShowAHouse(t *testing.T) {
 	takeDocsPicture(t, p, "/ui/devices/default/thermostat", "21.5", "device-narrow", 390, 760, true)
 
 	// What one has acknowledged needs one no more.
-	click(t, ctx, "Acknowledge")
+	pressButton(t, ctx, "Acknowledge")
 	awaitTrue(t, ctx, `!document.body.innerText.includes('high alarm')`)
 	p.open(t, ctx, "/ui/devices/default/thermostat")
 	awaitText(t, ctx, "acknowledged")

@@ -19,15 +19,15 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// fill types a text into the field of a label, in place of what is there.
-func fill(t *testing.T, ctx context.Context, label, value string) {
+// typeInto types a text into the field of a label, in place of what is there.
+func typeInto(t *testing.T, ctx context.Context, label, value string) {
 	t.Helper()
 	awaitTrue(t, ctx, fmt.Sprintf(`document.querySelector('[aria-label=%q]:not(:disabled)')`, label))
 	run(t, ctx, chromedp.Evaluate(fmt.Sprintf(`(e => { e.focus(); e.select(); })(document.querySelector('[aria-label=%q]'))`, label), nil), chromedp.KeyEvent(value+kb.Enter))
 }
 
-// click presses the button of a text.
-func click(t *testing.T, ctx context.Context, name string) {
+// pressButton presses the button of a text.
+func pressButton(t *testing.T, ctx context.Context, name string) {
 	t.Helper()
 	button := fmt.Sprintf(`[...document.querySelectorAll('button, a')].find(b => !b.disabled && (b.textContent.trim() === %[1]q || b.getAttribute('aria-label') === %[1]q))`, name)
 	awaitTrue(t, ctx, button)
@@ -74,10 +74,10 @@ func (p *programs) kill(t *testing.T, name string) {
 func TestAValueIsSetWaitsAndIsReportedAndARefusalSaysWhyInItsRow(t *testing.T) {
 	p, ctx := startDemo(t), startBrowser(t)
 	p.open(t, ctx, "/ui/devices/default/thermostat")
-	fill(t, ctx, "Set setpoint", "23.5")
+	typeInto(t, ctx, "Set setpoint", "23.5")
 	awaitTrue(t, ctx, rowShows("setpoint", "in sync"))
 	awaitTrue(t, ctx, rowShows("setpoint", "23.5 °C"))
-	fill(t, ctx, "Set setpoint", "99")
+	typeInto(t, ctx, "Set setpoint", "99")
 	awaitTrue(t, ctx, rowShows("setpoint", "35"))
 	awaitTrue(t, ctx, `document.querySelector('.control .why')?.innerText.includes('99')`)
 	takePicture(t, ctx, "refused", 1280, false)
@@ -88,14 +88,14 @@ func TestAValueIsSetWaitsAndIsReportedAndARefusalSaysWhyInItsRow(t *testing.T) {
 
 	// A device that is away: the switch is hollow, and waits.
 	p.open(t, ctx, "/ui/devices/default/lamp")
-	click(t, ctx, "Set power")
+	pressButton(t, ctx, "Set power")
 	awaitTrue(t, ctx, rowShows("power", "ON"))
 	awaitTrue(t, ctx, rowShows("power", "in sync"))
 
 	// A command, with its answer.
 	run(t, ctx, chromedp.SendKeys(`input[list=commands]`, "beep"))
 	run(t, ctx, chromedp.SendKeys(`form.inline label:nth-of-type(2) input`, "twice"))
-	click(t, ctx, "Send")
+	pressButton(t, ctx, "Send")
 	awaitText(t, ctx, "beep beep")
 }
 
@@ -144,7 +144,7 @@ func TestAFilterIsInTheAddressBackRestoresItAndASlashSearches(t *testing.T) {
 	awaitTrue(t, ctx, `document.activeElement.matches('[data-search]')`)
 	run(t, ctx, chromedp.KeyEvent("lam"))
 	awaitTrue(t, ctx, `document.body.innerText.includes('1 match') && !document.body.innerText.includes('thermostat')`)
-	click(t, ctx, "lamp")
+	pressButton(t, ctx, "lamp")
 	awaitText(t, ctx, "brightness")
 	run(t, ctx, chromedp.NavigateBack())
 	awaitTrue(t, ctx, `location.search.includes('q=lam') && document.body.innerText.includes('1 match')`)
@@ -188,7 +188,7 @@ func TestWhatOthersWriteIsShownAsText(t *testing.T) {
 	awaitTrue(t, ctx, `document.querySelector('.filters select')`)
 	run(t, ctx, chromedp.Evaluate(`(s => { s.value = ''; s.dispatchEvent(new Event('change', {bubbles: true})); })(document.querySelector('.filters select'))`, nil))
 	awaitText(t, ctx, "plain")
-	click(t, ctx, "Open plain")
+	pressButton(t, ctx, "Open plain")
 	awaitText(t, ctx, payloads[2])
 	for _, at := range []string{"/ui/devices/default/%3Cimg%20src%3Dx%20onerror%3Dwindow.hacked%3D1%3E", "/ui/nodes/%3Cscript%3Ewindow.hacked%3D1%3C%2Fscript%3E"} {
 		p.open(t, ctx, at)
@@ -251,7 +251,7 @@ func TestOneSignsInWithAFormThatLeadsBackAndSignsOut(t *testing.T) {
 	awaitTrue(t, ctx, `location.pathname + location.search === '/ui/nodes?state=offline' && document.body.innerText.includes('ann · operator')`)
 	awaitTrue(t, ctx, `document.cookie === ''`)
 	takePicture(t, ctx, "signed-in", 1280, false)
-	click(t, ctx, "Sign out")
+	pressButton(t, ctx, "Sign out")
 	awaitText(t, ctx, "Password")
 	takePicture(t, ctx, "sign-in", 390, true)
 	awaitTrue(t, ctx, `fetch('/apis/edgebus.io/v1alpha1/nodes').then(r => r.status === 401)`)

@@ -26,7 +26,7 @@ var indexedFields = map[string][]field{
 		{"spec.protocol.type", data("spec", "protocol", "type")},
 		{"status.state", State},
 		{"status.inSync", InSync},
-		{"status.alarm", Alarm},
+		{"status.alarm", AlarmRaised},
 		{"status.inSyncReason", func(o store.Object) string { return condition(o, resource.ConditionInSync, "reason", "") }},
 	},
 	resource.KindNode: {
@@ -54,8 +54,10 @@ func InSync(o store.Object) string {
 	return condition(o, resource.ConditionInSync, "status", "Unknown")
 }
 
-// Alarm is the field status.alarm: True while an alarm is raised.
-func Alarm(o store.Object) string { return condition(o, resource.ConditionAlarm, "status", "False") }
+// AlarmRaised is the field status.alarm: True while an alarm is raised.
+func AlarmRaised(o store.Object) string {
+	return condition(o, resource.ConditionAlarm, "status", "False")
+}
 
 // data is a field of an object's data.
 func data(path ...string) func(store.Object) string {

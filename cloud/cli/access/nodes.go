@@ -26,14 +26,6 @@ func RequestsByNode(list []resource.EnrollmentRequest) map[string][]string {
 	return waiting
 }
 
-// WaitingText returns the finding that a node waits for approval, and what to do.
-func WaitingText(node string, requests []string) string {
-	if len(requests) == 1 {
-		return fmt.Sprintf("%s waits for approval: edgebus approve %s", node, node)
-	}
-	return fmt.Sprintf("several nodes wait for approval as %s: edgebus approve one of %s", node, printer.FirstNames(requests))
-}
-
 // SimilarNode says which of the hub's nodes may have been meant by a name that none has; it is empty if that can't be found out.
 func (p *Target) SimilarNode(ctx context.Context, name string) string {
 	o, err := p.APIOptions()

@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/edgebus/edgebus/cloud/cli/access"
+	"github.com/edgebus/edgebus/cloud/cli/diagnosis"
 	"github.com/edgebus/edgebus/cloud/cli/exitcode"
 	"github.com/edgebus/edgebus/cloud/cli/printer"
 	"github.com/edgebus/edgebus/cloud/cli/terminal"
@@ -36,7 +37,7 @@ func New() *cobra.Command {
 		Short: "Find out what is wrong with a node, and what to do",
 		Long: `Ask the hub, and the node's core if it can be reached from here, about the link between them, and about
 mappers and devices. Print what is right (✓), what should be looked at (!), and what is wrong (✗), with advice.
-Without a NODE: the worst finding of each node, the worst first.
+Without a NODE: the worst diagnosis.Finding of each node, the worst first.
 
 The exit code is 0 if nothing is wrong, 1 if something is, and 2 if the hub does not answer, so
 that this is not known.`,
@@ -72,27 +73,27 @@ func (o doctorOptions) diagnoseOne(ctx context.Context, node string, out io.Writ
 	if !topics.ValidName(node) {
 		return fmt.Errorf("%q is no node's name", node)
 	}
-	d := diagnose(o.collectFacts(ctx, node))
-	return errors.Join(o.print(out, d, d.text), d.exitError())
+	d := diagnosis.Diagnose(o.collectFacts(ctx, node))
+	return errors.Join(o.print(out, d, d.Text), d.ExitError())
 }
 
-// diagnoseAll prints one finding for each node, the worst first.
+// diagnoseAll prints one diagnosis.Finding for each node, the worst first.
 func (o doctorOptions) diagnoseAll(ctx context.Context, out io.Writer) error {
 	var r resource.LinkReport
 	if err := o.getFromHub(ctx, fmt.Sprintf("/links?limit=%d", o.limit), &r); err != nil {
-		if (facts{hubErr: err}).hubRefused() {
-			fmt.Fprintf(out, "✗ the hub at %s did not let us in: %v\n  → %s\n", o.target.Server, err, signIn)
+		if (diagnosis.Facts{HubErr: err}).HubRefused() {
+			fmt.Fprintf(out, "✗ the hub at %s did not let us in: %v\n  → %s\n", o.target.Server, err, diagnosis.SignInAdvice)
 		} else {
 			fmt.Fprintf(out, "✗ the hub does not answer at %s: %v\n", o.target.Server, err)
 		}
 		return exitcode.Code(2)
 	}
-	s := summariseNodes(r, o.collectAllFacts(ctx, r))
+	s := diagnosis.SummariseNodes(r, o.collectAllFacts(ctx, r))
 	waiting := o.waitingRequests(ctx)
 	for _, node := range slices.Sorted(maps.Keys(waiting)) {
-		s.Hub = append(s.Hub, finding{Mark: markLook, Message: access.WaitingText(node, waiting[node])})
+		s.Hub = append(s.Hub, diagnosis.Finding{Mark: diagnosis.MarkLook, Message: printer.WaitingText(node, waiting[node])})
 	}
-	return errors.Join(o.print(out, s, s.text), s.exitError())
+	return errors.Join(o.print(out, s, s.Text), s.ExitError())
 }
 
 func (o doctorOptions) print(out io.Writer, v any, text func(terminal.Colours) string) error {

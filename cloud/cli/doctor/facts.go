@@ -1,7 +1,6 @@
 package doctor
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -11,105 +10,46 @@ import (
 
 	"github.com/edgebus/edgebus/broker/client"
 	"github.com/edgebus/edgebus/cloud/cli/access"
+	"github.com/edgebus/edgebus/cloud/cli/diagnosis"
 	hubclient "github.com/edgebus/edgebus/cloud/client"
 	"github.com/edgebus/edgebus/topics"
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
-// worksAlone reports whether the node has no hub by its own settings: a hub's answer does not matter then.
-func (f facts) worksAlone() bool { return f.core != nil && f.core.Links[0].State == resource.LinkAlone }
-
-// hubRefused reports whether the hub answered that the credentials are missing, wrong, or not enough.
-func (f facts) hubRefused() bool {
-	kind := resource.KindOf(f.hubErr)
-	return kind == resource.Unauthorized || kind == resource.Forbidden
-}
-
-// unknown reports whether the hub, which has answered, knows no link of the node.
-func (f facts) unknown() bool {
-	return len(f.hub.Links) == 0 || f.hub.Links[0].State == resource.Unknown
-}
-
-// hubLink is the hub's end of the link.
-func (f facts) hubLink() (l resource.Link) {
-	if f.hub != nil && len(f.hub.Links) > 0 {
-		l = f.hub.Links[0]
-	}
-	return l
-}
-
-// link is the link as the hub sees it, with what its core knows better, else as the core sees it; known is false if the hub has never
-// heard of the node.
-func (f facts) link() (l resource.Link, known bool) {
-	if f.hub != nil && f.unknown() || f.hub == nil && f.core == nil {
-		return l, false
-	}
-	l = f.hubLink()
-	if f.core != nil {
-		core := f.core.Links[0]
-		if f.hub == nil {
-			l = core
-		}
-		if core.CertificateExpires != "" && (l.CertificateExpires == "" || core.CertificateExpires < l.CertificateExpires) {
-			l.CertificateExpires = core.CertificateExpires
-		}
-		l.RenewalError, l.RenewalFailingSince = core.RenewalError, core.RenewalFailingSince // which is newer than what the hub knows
-		l.OverQuota = cmp.Or(l.OverQuota, core.OverQuota)
-	}
-	return l, true
-}
-
 const doctorTimeout = 3 * time.Second // for each answer
 
-// facts are the answers that a diagnosis is made from.
-type facts struct {
-	node              string
-	hubAt, coreAt     string
-	hub, core         *resource.LinkReport
-	hubErr, coreErr   error
-	coreGiven         bool
-	hubTime, coreTime time.Time // of this host, when they answered
-	devices           []resource.Device
-	mqttAt            string
-	mqttErr           error
-	mappers           map[string]string    // state by name
-	waiting           []string             // names of EnrollmentRequests of the node without a decision
-	similar           string               // ": did you mean n1?", of a node that the hub doesn't know
-	joined            string               // when a node that has never connected to the hub has joined; empty: it has not
-	conditions        []resource.Condition // of the Node
-}
-
-func (o doctorOptions) collectFacts(ctx context.Context, node string) facts {
-	f := facts{node: node, hubAt: o.target.Server, coreAt: o.core, coreGiven: o.coreGiven, mqttAt: o.target.MQTT}
+// collectFacts asks hub, core and broker about a node.
+func (o doctorOptions) collectFacts(ctx context.Context, node string) diagnosis.Facts {
+	f := diagnosis.Facts{Node: node, HubAt: o.target.Server, CoreAt: o.core, CoreGiven: o.coreGiven, MQTTAt: o.target.MQTT}
 	var hub resource.LinkReport
-	if f.hubErr = o.getFromHub(ctx, "/links/"+node, &hub); f.hubErr == nil {
-		f.hub, f.hubTime = &hub, time.Now()
-		if f.unknown() {
-			f.waiting = o.waitingRequests(ctx)[node]
+	if f.HubErr = o.getFromHub(ctx, "/links/"+node, &hub); f.HubErr == nil {
+		f.Hub, f.HubTime = &hub, time.Now()
+		if f.Unknown() {
+			f.Waiting = o.waitingRequests(ctx)[node]
 		}
-		if f.joined, f.conditions = o.node(ctx, node); f.unknown() {
-			f.similar = o.target.SimilarNode(ctx, node)
+		if f.Joined, f.Conditions = o.node(ctx, node); f.Unknown() {
+			f.Similar = o.target.SimilarNode(ctx, node)
 		}
-		f.devices = o.devicesOf(ctx, node)
+		f.Devices = o.devicesOf(ctx, node)
 		var all map[string]map[string]string
-		all, f.mqttErr = o.mapperStates(ctx, node)
-		f.mappers = all[node]
+		all, f.MQTTErr = o.mapperStates(ctx, node)
+		f.Mappers = all[node]
 	}
-	f.core, f.coreErr = o.coreReport(ctx)
-	f.coreTime = time.Now()
-	if f.core != nil && f.core.Links[0].Node != node {
-		f.core, f.coreErr = nil, fmt.Errorf("that is the core of node %s", f.core.Links[0].Node)
+	f.Core, f.CoreErr = o.coreReport(ctx)
+	f.CoreTime = time.Now()
+	if f.Core != nil && f.Core.Links[0].Node != node {
+		f.Core, f.CoreErr = nil, fmt.Errorf("that is the core of node %s", f.Core.Links[0].Node)
 	}
-	if f.core != nil && (f.hub == nil || f.worksAlone()) {
+	if f.Core != nil && (f.Hub == nil || f.WorksAlone()) {
 		var list deviceList
 		_ = o.getFromCore(ctx, devicesPath, &list) // without them the rest can still be said
-		f.devices = list.Items
+		f.Devices = list.Items
 	}
 	return f
 }
 
 // collectAllFacts asks for each node that the hub reports what ask does for one.
-func (o doctorOptions) collectAllFacts(ctx context.Context, r resource.LinkReport) (all []facts) {
+func (o doctorOptions) collectAllFacts(ctx context.Context, r resource.LinkReport) (all []diagnosis.Facts) {
 	hubTime := time.Now()
 	mappers, mqttErr := o.mapperStates(ctx, "+")
 	core, _ := o.coreReport(ctx)
@@ -117,13 +57,13 @@ func (o doctorOptions) collectAllFacts(ctx context.Context, r resource.LinkRepor
 	for _, l := range r.Links {
 		report := r
 		report.Links = []resource.Link{l}
-		f := facts{
-			node: l.Node, hubAt: o.target.Server, coreAt: o.core, hub: &report, hubTime: hubTime, mqttAt: o.target.MQTT, mqttErr: mqttErr,
-			mappers: mappers[l.Node], devices: o.devicesOf(ctx, l.Node),
+		f := diagnosis.Facts{
+			Node: l.Node, HubAt: o.target.Server, CoreAt: o.core, Hub: &report, HubTime: hubTime, MQTTAt: o.target.MQTT, MQTTErr: mqttErr,
+			Mappers: mappers[l.Node], Devices: o.devicesOf(ctx, l.Node),
 		}
-		_, f.conditions = o.node(ctx, l.Node)
+		_, f.Conditions = o.node(ctx, l.Node)
 		if core != nil && core.Links[0].Node == l.Node {
-			f.core, f.coreTime = core, coreTime
+			f.Core, f.CoreTime = core, coreTime
 		}
 		all = append(all, f)
 	}

@@ -138,7 +138,7 @@ func (o *getOptions) printWaiting(ctx context.Context) {
 	_ = o.Get(ctx, "/apis/"+resource.APIVersion+"/enrollmentrequests", &list)
 	waiting := access.RequestsByNode(list.Items)
 	for _, node := range slices.Sorted(maps.Keys(waiting)) {
-		fmt.Fprintln(o.errs, access.WaitingText(node, waiting[node]))
+		fmt.Fprintln(o.errs, printer.WaitingText(node, waiting[node]))
 	}
 }
 

@@ -132,6 +132,14 @@ func Plural(n int, one string) string {
 	return fmt.Sprintf("%d %ss", n, one)
 }
 
+// WaitingText returns the finding that a node waits for approval, and what to do.
+func WaitingText(node string, requests []string) string {
+	if len(requests) == 1 {
+		return fmt.Sprintf("%s waits for approval: edgebus approve %s", node, node)
+	}
+	return fmt.Sprintf("several nodes wait for approval as %s: edgebus approve one of %s", node, FirstNames(requests))
+}
+
 // Age is a time span in its largest unit: 5s, 3m.
 func Age(d time.Duration) string {
 	switch {

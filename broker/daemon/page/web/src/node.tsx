@@ -4,17 +4,15 @@ import { condition, get, onNode, path, query, ROOT } from './api';
 import { Badge, Command, Failure, Head, Labels, Row, Since, StateBadge, useData } from './ui';
 import { Events } from './events';
 
-// advice is what can be wrong with a node by what the hub knows of it, and what to do. edgebus doctor, which asks the node as well, knows more.
-function advice(name: string, s: any, link: any): [string, string][] {
-  const list: [string, string][] = [];
-  if (link?.rejected) list.push([`The hub refused ${link.rejected.count ?? ''} connections in this node's name: ${link.rejected.reason}`, 'compare the name and the certificate on the node']);
-  if (link?.otherHub) list.push([`Its data is from another hub, ${link.otherHub}`, 'list that hub in replaces of hub.yaml, if this one replaces it']);
-  if (link?.overQuota) list.push([`It owns more than it may: ${link.overQuota}`, 'raise limits.node of the hub, or have it report less']);
-  if (link?.renewalError) list.push([`Its certificate can't be renewed: ${link.renewalError}`, 'see the log of its core']);
-  if (s.failed) list.push([`Its agent could not apply ${s.failed.version ?? 'the spec'}: ${s.failed.message ?? ''}`, 'mend the spec or the fleet; the node goes on with what it has']);
-  if (s.state !== 'online' && s.state !== undefined) list.push(['It has no connection to the hub.', `on the node: is it switched on, does its core run (systemctl status edgecore), does the network reach the hub? Its own page, at port 10550, says why it can't connect`]);
-  if (!s.state) list.push(['It has never connected.', `have it join: edgebus invite ${name}`]);
-  return list;
+export interface Finding { mark: 'ok' | 'look' | 'wrong'; message: string; advice?: string }
+
+// findings is what edgebus doctor says, where the server knows it.
+export async function findings(node: string): Promise<Finding[]> {
+  return (await get(`/doctor/${path(node)}`)).findings ?? [];
+}
+
+export function FindingList({ list }: { list: Finding[] }) {
+  return <ul class="findings">{list.map((f) => <li class={f.mark}><Badge tone={f.mark === 'wrong' ? 'bad' : f.mark === 'look' ? 'warn' : 'good'}>{f.mark === 'ok' ? 'well' : f.mark}</Badge><div>{f.message}{f.advice && <p class="advice">{f.advice}</p>}</div></li>)}</ul>;
 }
 
 const bytes = (n?: number) => n === undefined ? '–' : n >= 2 ** 30 ? `${(n / 2 ** 30).toFixed(1)} GiB` : `${Math.round(n / 2 ** 20)} MiB`;
@@ -23,14 +21,14 @@ export function Node() {
   const { params } = useRoute();
   const name = params.node ?? onNode();
   const { data, error, reload } = useData(async () => {
-    const [node, links, upgrades] = await Promise.all([
+    const [node, links, doctor, upgrades] = await Promise.all([
       onNode() ? get(`${ROOT}/nodes`).then((l) => l.items[0]) : get(`${ROOT}/nodes/${path(name)}`), get(onNode() ? '/links' : `/links/${path(name)}`).catch(() => undefined),
-      onNode() ? undefined : get(`${ROOT}/upgrades`).catch(() => undefined),
+      findings(name).catch(() => undefined), onNode() ? undefined : get(`${ROOT}/upgrades`).catch(() => undefined),
     ]);
-    return { node, link: links?.links?.[0], streams: links?.streams, upgrades: (upgrades?.items ?? []) as any[] };
+    return { node, link: links?.links?.[0], streams: links?.streams, doctor, upgrades: (upgrades?.items ?? []) as any[] };
   }, [name], 5_000);
   if (!data) return error ? <Failure error={error} retry={reload} /> : <p class="loading">Loading…</p>;
-  const { node, link, streams } = data;
+  const { node, link, streams, doctor } = data;
   const s = node?.status ?? {};
   const ready = condition(node, 'Ready');
   const attempts = data.upgrades.flatMap((u) => (u.status?.nodes ?? []).filter((n: any) => n.nodeName === name).flatMap((n: any) => (n.history ?? []).map((h: any) => ({ ...h, upgrade: u.metadata.name }))));
@@ -38,7 +36,7 @@ export function Node() {
     <Head title={name} sub={<Labels labels={node?.metadata?.labels} to="/ui/nodes" />}><StateBadge state={s.state ?? link?.state} /></Head>
     {onNode() && link && link.state !== 'online' && <p class="banner warn" role="status"><b>{link.state === 'alone' ? 'This node works alone' : 'The hub is away'}</b> {link.lastError} {link.since && <>since <Since at={link.since} /></>}{link.behind && <> · {link.behind.keys ?? 0} changes wait for it</>}</p>}
     {!onNode() && s.state !== 'online' && <p class="banner bad" role="status"><b>{s.state ?? 'unknown'}</b> {ready?.message ?? link?.lastError ?? 'It has never connected.'} {link?.since && <span class="dim">since <Since at={link.since} /></span>}</p>}
-    {!onNode() && (s.state !== 'online' || s.failed || link?.overQuota || link?.renewalError) && <section class="card"><h2>What to do</h2><ul class="findings">{advice(name, s, link).map(([what, todo]) => <li><Badge tone="warn">look</Badge><div>{what}<p class="advice">{todo}</p></div></li>)}</ul><Command>{`edgebus doctor ${name}`}</Command></section>}
+    {doctor && doctor.length > 0 && <section class="card"><h2>What <code>edgebus doctor</code> says</h2><FindingList list={[...doctor].sort((a, b) => ['wrong', 'look', 'ok'].indexOf(a.mark) - ['wrong', 'look', 'ok'].indexOf(b.mark))} /><Command>{`edgebus doctor ${name}`}</Command></section>}
     <div class="two">
       <section class="card"><h2>Link</h2><dl class="facts">
         <Row label="State">{link ? <StateBadge state={link.state} /> : '–'} {link?.since && <span class="dim">since <Since at={link.since} /></span>}</Row>

@@ -1,6 +1,7 @@
 // The overview: what needs one first, then counts that are links.
 import { acknowledge, condition, get, mayWrite, path, query, ROOT } from './api';
 import { Badge, Bar, Failure, Head, Since, useData } from './ui';
+import { findings } from './node';
 import { pending } from './approvals';
 
 async function load() {
@@ -11,7 +12,8 @@ async function load() {
     get(`${ROOT}/devices${query({ fieldSelector: 'status.alarm=True', order: 'metadata.name', limit: 10 })}`),
     get(`${ROOT}/fleets`).catch(() => ({ items: [] })), get(`${ROOT}/upgrades`).catch(() => ({ items: [] })), pending().catch(() => ({ nodes: [], devices: [] })), get('/links?limit=1').catch(() => ({})),
   ]);
-  return { devices: devices.summary, nodes: nodes.summary, off, unsync, alarmed, fleets: fleets.items as any[], upgrades: upgrades.items as any[], inbox, links };
+  const doctors = Object.fromEntries(await Promise.all(off.items.map(async (n: any) => [n.metadata.name, (await findings(n.metadata.name).catch(() => [])).find((f) => f.mark === 'wrong')])));
+  return { devices: devices.summary, nodes: nodes.summary, off, unsync, alarmed, fleets: fleets.items as any[], upgrades: upgrades.items as any[], inbox, links, doctors };
 }
 
 const more = (list: any) => list.metadata.remainingItemCount ?? 0;
@@ -43,7 +45,7 @@ export function Overview() {
       <ul>
         {alarms.map(({ d: v, a }) => <li class={a.severity === 'low' ? 'warn' : 'bad'} key={v.metadata.uid + a.propertyName + a.name}><Badge tone={a.severity === 'low' || a.severity === 'medium' ? 'warn' : 'bad'}>{a.severity} alarm</Badge><div><a href={`/ui/devices/${path(v.metadata.namespace, v.metadata.name)}`}><b>{v.spec?.title || v.metadata.name}</b></a> <span class="dim">{v.spec?.nodeName} · <Since at={a.since} /></span><p class="why">{a.message}</p>{mayWrite(v.spec?.nodeName) && <button type="button" onClick={() => void acknowledge(v, a).then(reload)}>Acknowledge</button>}</div></li>)}
         {storage.map(([what, why]) => <li class="bad"><Badge tone="bad">hub</Badge><div><b>{what}</b> <p class="why">{why}</p></div></li>)}
-        {d.off.items.map((n: any) => { return <li class="bad" key={n.metadata.name}><Badge tone="bad">node {n.status?.state ?? 'unknown'}</Badge><div><a href={`/ui/nodes/${path(n.metadata.name)}`}><b>{n.metadata.name}</b></a> <span class="dim"><Since at={n.status?.lastSeen} prefix="for " /></span><p class="why">{condition(n, 'Ready')?.message ?? 'It has never connected.'}</p></div></li>; })}
+        {d.off.items.map((n: any) => { const f = d.doctors[n.metadata.name]; return <li class="bad" key={n.metadata.name}><Badge tone="bad">node {n.status?.state ?? 'unknown'}</Badge><div><a href={`/ui/nodes/${path(n.metadata.name)}`}><b>{n.metadata.name}</b></a> <span class="dim"><Since at={n.status?.lastSeen} prefix="for " /></span><p class="why">{f?.message ?? condition(n, 'Ready')?.message ?? 'It has never connected.'}</p>{f?.advice && <p class="advice">{f.advice}</p>}</div></li>; })}
         {more(d.off) > 0 && <li><a href="/ui/nodes?state=offline">{more(d.off)} more nodes are not online</a></li>}
         {halted.map((o) => <li class="bad" key={o.metadata.uid}><Badge tone="bad">{o.kind === 'Upgrade' || o.spec?.nodeNames ? 'upgrade' : 'rollout'}</Badge><div><a href="/ui/rollouts"><b>{o.metadata.name}</b></a><p class="why">{o.status.rollout.message ?? o.status.rollout.reason}</p></div></li>)}
         {unsync.map((v: any) => { const c = condition(v, 'InSync'); return <li class="warn" key={v.metadata.uid}><Badge tone={c?.reason === 'Refused' ? 'bad' : 'warn'}>{String(c?.reason ?? 'not in sync').toLowerCase()}</Badge><div><a href={`/ui/devices/${path(v.metadata.namespace, v.metadata.name)}`}><b>{v.spec?.title || v.metadata.name}</b></a> <span class="dim">{v.spec?.nodeName} · <Since at={c?.lastTransitionTime} /></span><p class="why">{c?.reason === 'Waiting' ? `waits to be as it is wanted: ${c.message}` : c?.message}</p></div></li>; })}

@@ -1,30 +1,29 @@
-package doctor
+package diagnosis
 
 import (
 	"cmp"
 	"strings"
 	"time"
 
-	"github.com/edgebus/edgebus/cloud/cli/access"
 	"github.com/edgebus/edgebus/cloud/cli/printer"
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
 // checkLink: is the node connected?
-func checkLink(d *nodeDiagnosis, f facts) {
+func checkLink(d *NodeDiagnosis, f Facts) {
 	var core *resource.Link
-	if f.core != nil {
-		core = &f.core.Links[0]
+	if f.Core != nil {
+		core = &f.Core.Links[0]
 	}
-	if f.hub == nil {
+	if f.Hub == nil {
 		if core != nil {
 			d.state(*core, core, time.Now())
 		}
 		return
 	}
-	now, _ := resource.ParseTime(f.hub.Now)
-	if !f.unknown() {
-		d.state(f.hub.Links[0], core, now)
+	now, _ := resource.ParseTime(f.Hub.Now)
+	if !f.Unknown() {
+		d.state(f.Hub.Links[0], core, now)
 	} else {
 		d.unknown(f, core)
 	}
@@ -32,27 +31,27 @@ func checkLink(d *nodeDiagnosis, f facts) {
 }
 
 // unknown: why has the hub never heard of the node?
-func (d *nodeDiagnosis) unknown(f facts, core *resource.Link) {
+func (d *NodeDiagnosis) unknown(f Facts, core *resource.Link) {
 	if core != nil && core.State != resource.Online { // the cause is listed first
-		d.add(markWrong, connectAdvice(core.LastError), "the core is not connected to %s: %s", core.Peer, cmp.Or(core.LastError, noConnection))
+		d.add(MarkWrong, connectAdvice(core.LastError), "the core is not connected to %s: %s", core.Peer, cmp.Or(core.LastError, noConnection))
 	}
 	switch {
-	case len(f.waiting) > 0:
-		d.add(markWrong, "compare the fingerprint of its key with the one that edgecore join shows", "%s", access.WaitingText(f.node, f.waiting))
-	case f.joined != "":
-		d.add(markWrong, "start edgecore on the node; its log says why it can't connect", "node %s joined on %s, and has not connected since the hub was started", f.node, f.joined)
+	case len(f.Waiting) > 0:
+		d.add(MarkWrong, "compare the fingerprint of its key with the one that edgecore join shows", "%s", printer.WaitingText(f.Node, f.Waiting))
+	case f.Joined != "":
+		d.add(MarkWrong, "start edgecore on the node; its log says why it can't connect", "node %s joined on %s, and has not connected since the hub was started", f.Node, f.Joined)
 	default:
-		d.add(markWrong, "check node.name and link.server in its core.yaml; `edgebus doctor` lists the nodes there are", "the hub has never heard of a node %s%s", f.node, f.similar)
+		d.add(MarkWrong, "check node.name and link.server in its core.yaml; `edgebus doctor` lists the nodes there are", "the hub has never heard of a node %s%s", f.Node, f.Similar)
 	}
 }
 
 const noConnection = "no connection yet"
 
 // state: connected, and since when?
-func (d *nodeDiagnosis) state(l resource.Link, core *resource.Link, now time.Time) {
+func (d *NodeDiagnosis) state(l resource.Link, core *resource.Link, now time.Time) {
 	switch {
 	case l.State == resource.Online && core != nil && core.State != resource.Online:
-		d.add(markWrong, "the connection is broken, which the hub notices within one and a half keep-alives",
+		d.add(MarkWrong, "the connection is broken, which the hub notices within one and a half keep-alives",
 			"the hub has the node as connected, its core says that it isn't: %s", core.LastError)
 	case l.State == resource.Online:
 		peer := ""
@@ -61,9 +60,9 @@ func (d *nodeDiagnosis) state(l resource.Link, core *resource.Link, now time.Tim
 		}
 		d.connected(l, "connected"+sinceText(l.Since, now)+peer, now)
 	case core != nil:
-		d.add(markWrong, connectAdvice(core.LastError), "not connected%s; the core says: %s", sinceText(l.Since, now), cmp.Or(core.LastError, noConnection))
+		d.add(MarkWrong, connectAdvice(core.LastError), "not connected%s; the core says: %s", sinceText(l.Since, now), cmp.Or(core.LastError, noConnection))
 	default:
-		d.add(markWrong, "is edgecore running, and can it reach the hub? run edgebus doctor on the node, or say with --core where it answers",
+		d.add(MarkWrong, "is edgecore running, and can it reach the hub? run edgebus doctor on the node, or say with --core where it answers",
 			"not connected%s: %s", sinceText(l.Since, now), cmp.Or(l.LastError, noConnection))
 	}
 	if l.Anomaly != nil {
@@ -72,30 +71,30 @@ func (d *nodeDiagnosis) state(l resource.Link, core *resource.Link, now time.Tim
 		if l.Anomaly.Reason == resource.LineageLeap {
 			advice = "give the node a new certificate or password, unless you know which program used its name"
 		}
-		d.add(markLook, advice, "%s ago: %s", printer.Age(now.Sub(at)), l.Anomaly.Message)
+		d.add(MarkLook, advice, "%s ago: %s", printer.Age(now.Sub(at)), l.Anomaly.Message)
 	}
 	since, err := resource.ParseTime(l.Since)
 	if l.Takeovers >= manyTakeovers && err == nil && now.Sub(since) < recentTime {
-		d.add(markWrong, "are there two cores with this name? give each its own node.name, and its own certificate",
+		d.add(MarkWrong, "are there two cores with this name? give each its own node.name, and its own certificate",
 			"the node's connection was taken over %s by another one with the same name", printer.Plural(l.Takeovers, "time"))
 	}
 }
 
 // connected says when the node was last heard of: a line that was cut is noticed after one and a half keep-alives only.
-func (d *nodeDiagnosis) connected(l resource.Link, text string, now time.Time) {
+func (d *NodeDiagnosis) connected(l resource.Link, text string, now time.Time) {
 	at, err := resource.ParseTime(l.LastSeen)
 	if err != nil {
-		d.add(markOK, "", "%s", text)
+		d.add(MarkOK, "", "%s", text)
 		return
 	}
 	silent := max(now.Sub(at), 0)
 	text += ", last heard of " + strings.Replace(printer.Age(silent)+" ago", "now ago", "just now", 1)
 	if keepAlive := durationOfSeconds(l.KeepAlive); keepAlive > 0 && silent > keepAlive+time.Second {
-		d.add(markLook, "look again in a moment: a connection that is broken is given up after one and a half keep-alives",
+		d.add(MarkLook, "look again in a moment: a connection that is broken is given up after one and a half keep-alives",
 			"%s: that is longer than its keep-alive of %s", text, keepAlive)
 		return
 	}
-	d.add(markOK, "", "%s", text)
+	d.add(MarkOK, "", "%s", text)
 }
 
 func sinceText(at string, now time.Time) string {
@@ -131,7 +130,7 @@ func connectAdvice(reason string) string {
 	return "can the node reach the address in its link.server?"
 }
 
-func (d *nodeDiagnosis) rejections(l resource.Link, now time.Time) {
+func (d *NodeDiagnosis) rejections(l resource.Link, now time.Time) {
 	r := l.Rejected
 	if r == nil {
 		return
@@ -140,9 +139,9 @@ func (d *nodeDiagnosis) rejections(l resource.Link, now time.Time) {
 	if err != nil || now.Sub(at) > recentTime {
 		return
 	}
-	m := markWrong
+	m := MarkWrong
 	if l.State == resource.Online {
-		m = markLook
+		m = MarkLook
 	}
 	d.add(m, connectAdvice(r.Reason), "the hub refused %s in this node's name, the last %s from %s: %s", printer.Plural(r.Count, "connection"), strings.Replace(printer.Age(now.Sub(at))+" ago", "now ago", "just now", 1), r.Remote, r.Reason)
 }

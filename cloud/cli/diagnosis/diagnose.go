@@ -1,4 +1,4 @@
-package doctor
+package diagnosis
 
 import (
 	"cmp"
@@ -24,7 +24,7 @@ const (
 
 // check looks at one thing in the answers, and adds what it finds: what is right, too, if that is worth saying. A new check is a file,
 // check_….go, and its place in one of the lists.
-type check func(d *nodeDiagnosis, f facts)
+type check func(d *NodeDiagnosis, f Facts)
 
 var (
 	hubChecks     = []check{checkHub}
@@ -33,32 +33,32 @@ var (
 	nodeChecks = []check{checkLink, checkSync, checkStreams, checkCertificates, checkAgent, checkQuota, checkVersions, checkDevices}
 )
 
-func (d *nodeDiagnosis) run(f facts, lists ...[]check) {
+func (d *NodeDiagnosis) run(f Facts, lists ...[]check) {
 	for _, c := range slices.Concat(lists...) {
 		c(d, f)
 	}
 }
 
-// diagnose draws the conclusions from the answers. It is a pure function but for the current time.
-func diagnose(f facts) nodeDiagnosis {
-	d := nodeDiagnosis{Node: f.node, Hub: f.hub, Core: f.core}
-	if f.worksAlone() {
+// Diagnose draws the conclusions from the answers. It is a pure function but for the current time.
+func Diagnose(f Facts) NodeDiagnosis {
+	d := NodeDiagnosis{Node: f.Node, Hub: f.Hub, Core: f.Core}
+	if f.WorksAlone() {
 		d.diagnoseAlone(f)
 		return d
 	}
 	d.run(f, hubChecks, programChecks, nodeChecks)
 	switch {
-	case d.Hub == nil && d.Core == nil && f.hubRefused():
+	case d.Hub == nil && d.Core == nil && f.HubRefused():
 		d.Verdict = "can't tell: the hub did not let us in"
 	case d.Hub == nil && d.Core == nil:
 		d.Verdict = "can't tell: neither hub nor core answers"
-	case d.hasMark(markWrong):
+	case d.HasMark(MarkWrong):
 		d.Verdict = "something is wrong"
-	case d.hubUnasked && f.hubRefused():
+	case d.HubUnasked && f.HubRefused():
 		d.Verdict = "can't tell: the hub did not let us in; the core says that it is connected"
-	case d.hubUnasked:
+	case d.HubUnasked:
 		d.Verdict = "can't tell: the hub does not answer; the core says that it is connected"
-	case d.hasMark(markLook):
+	case d.HasMark(MarkLook):
 		d.Verdict = "the link is well; look at what is marked !"
 	default:
 		d.Verdict = "all is well"
@@ -67,30 +67,30 @@ func diagnose(f facts) nodeDiagnosis {
 }
 
 // diagnoseAlone: only the core is looked at. What a hub has of the node's mappers is of the time when they were linked.
-func (d *nodeDiagnosis) diagnoseAlone(f facts) {
-	d.Hub, f.hub, f.mappers = nil, nil, nil
+func (d *NodeDiagnosis) diagnoseAlone(f Facts) {
+	d.Hub, f.Hub, f.Mappers = nil, nil, nil
 	d.run(f, programChecks, []check{checkDevices})
-	d.add(markOK, "", "the node works alone, as its settings say (link.server is empty)")
+	d.add(MarkOK, "", "the node works alone, as its settings say (link.server is empty)")
 	d.Verdict = "all is well: the node works alone"
-	if d.hasMark(markWrong) || d.hasMark(markLook) {
+	if d.HasMark(MarkWrong) || d.HasMark(MarkLook) {
 		d.Verdict = "the node works alone; look at what is marked"
 	}
 }
 
-// summariseNodes draws the same conclusions about each node as diagnose, and keeps the worst finding of each.
-func summariseNodes(r resource.LinkReport, nodes []facts) nodesSummary {
-	d := &nodeDiagnosis{}
+// SummariseNodes draws the same conclusions about each node as Diagnose, and keeps the worst finding of each.
+func SummariseNodes(r resource.LinkReport, nodes []Facts) NodesSummary {
+	d := &NodeDiagnosis{}
 	hub := r
 	hub.Links = nil // findings about a node are its own
-	d.run(facts{hub: &hub}, programChecks)
-	s := nodesSummary{Hub: slices.DeleteFunc(d.Findings, func(f finding) bool { return f.Mark == markOK }), More: r.More}
+	d.run(Facts{Hub: &hub}, programChecks)
+	s := NodesSummary{Hub: slices.DeleteFunc(d.Findings, func(f Finding) bool { return f.Mark == MarkOK }), More: r.More}
 	for _, f := range nodes {
-		d := &nodeDiagnosis{}
+		d := &NodeDiagnosis{}
 		d.run(f, nodeChecks)
-		worst := slices.MaxFunc(d.Findings, func(a, b finding) int { return cmp.Compare(a.Mark.severity(), b.Mark.severity()) })
-		s.Links = append(s.Links, nodeSummary{f.node, worst.Mark, worst.Message, f.hub.Links[0]})
+		worst := slices.MaxFunc(d.Findings, func(a, b Finding) int { return cmp.Compare(a.Mark.severity(), b.Mark.severity()) })
+		s.Links = append(s.Links, NodeSummary{f.Node, worst.Mark, worst.Message, f.Hub.Links[0]})
 	}
-	slices.SortStableFunc(s.Links, func(a, b nodeSummary) int { return cmp.Compare(b.Mark.severity(), a.Mark.severity()) })
+	slices.SortStableFunc(s.Links, func(a, b NodeSummary) int { return cmp.Compare(b.Mark.severity(), a.Mark.severity()) })
 	return s
 }
 

@@ -1,29 +1,28 @@
-package doctor
+package diagnosis
 
 import (
 	"maps"
 	"slices"
 	"strings"
 
-	"github.com/edgebus/edgebus/cloud/cli/access"
 	"github.com/edgebus/edgebus/cloud/cli/printer"
 	"github.com/edgebus/edgebus/cloud/cli/terminal"
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
 // checkDevices: do the mappers run, and have the devices the values that are desired?
-func checkDevices(d *nodeDiagnosis, f facts) {
-	away := keysWith(f.mappers, func(state string) bool { return state != resource.Online })
+func checkDevices(d *NodeDiagnosis, f Facts) {
+	away := keysWith(f.Mappers, func(state string) bool { return state != resource.Online })
 	if len(away) > 0 {
-		d.add(markWrong, "start them on the node; their logs say why they ended", "mappers that are not running: %s", printer.FirstNames(away))
+		d.add(MarkWrong, "start them on the node; their logs say why they ended", "mappers that are not running: %s", printer.FirstNames(away))
 	}
-	if len(f.devices) == 0 {
+	if len(f.Devices) == 0 {
 		return
 	}
 	before := len(d.Findings)
 	d.notOnline(f)
 	var waiting, refused, unread, degraded, conflicts, overridden, noModel []string
-	for _, x := range f.devices {
+	for _, x := range f.Devices {
 		name := x.Metadata.Name
 		for _, c := range x.Status.Conditions {
 			switch {
@@ -48,25 +47,25 @@ func checkDevices(d *nodeDiagnosis, f facts) {
 			}
 		}
 	}
-	d.list(markWrong, noModel, "create it", "devices whose model does not exist: %s")
-	d.list(markWrong, unread, "does the device have them? correct its model (propertyVisitors), or repair the device; its mapper keeps trying",
+	d.list(MarkWrong, noModel, "create it", "devices whose model does not exist: %s")
+	d.list(MarkWrong, unread, "does the device have them? correct its model (propertyVisitors), or repair the device; its mapper keeps trying",
 		"devices with values that can't be read: %s")
-	d.list(markLook, degraded, "the message says what to set", "devices that do less than they are to: %s")
-	d.list(markLook, waiting, "the mapper applies it when the device is online", "devices that are not as they should be yet: %s")
-	d.list(markLook, overridden, "clear the override there, with an empty value; for the desired value to win, clear it and set it again: edgebus twin set DEVICE PROPERTY=",
+	d.list(MarkLook, degraded, "the message says what to set", "devices that do less than they are to: %s")
+	d.list(MarkLook, waiting, "the mapper applies it when the device is online", "devices that are not as they should be yet: %s")
+	d.list(MarkLook, overridden, "clear the override there, with an empty value; for the desired value to win, clear it and set it again: edgebus twin set DEVICE PROPERTY=",
 		"values that are overridden on the node: %s")
-	d.list(markLook, refused, "set a value that the device accepts, or none: edgebus twin set DEVICE PROPERTY= (after that the same value can be set again)", "values that devices refused: %s")
-	d.list(markLook, conflicts, "publish the right value, on either side", "values that cloud and node disagree about: %s")
+	d.list(MarkLook, refused, "set a value that the device accepts, or none: edgebus twin set DEVICE PROPERTY= (after that the same value can be set again)", "values that devices refused: %s")
+	d.list(MarkLook, conflicts, "publish the right value, on either side", "values that cloud and node disagree about: %s")
 	if len(d.Findings) > before {
 		return
 	}
-	what := printer.Plural(len(f.devices), "device")
-	if l := f.hubLink(); f.hub != nil && l.State != resource.Online {
-		now, _ := resource.ParseTime(f.hub.Now)
-		d.add(markLook, "it is known again when the node is back", "%s: their state is not known since the node disconnected; not connected%s", what, sinceText(l.Since, now))
+	what := printer.Plural(len(f.Devices), "device")
+	if l := f.hubLink(); f.Hub != nil && l.State != resource.Online {
+		now, _ := resource.ParseTime(f.Hub.Now)
+		d.add(MarkLook, "it is known again when the node is back", "%s: their state is not known since the node disconnected; not connected%s", what, sinceText(l.Since, now))
 		return
 	}
-	d.add(markOK, "", "%s, all online and as they should be", what)
+	d.add(MarkOK, "", "%s, all online and as they should be", what)
 }
 
 // overriddenOrWaiting returns the overrides on the node that stand before desired values, and whether other values are still to be applied.
@@ -86,18 +85,19 @@ func overriddenOrWaiting(twin map[string]resource.TwinProperty) (instead []strin
 }
 
 // notOnline lists the devices that are not online, by reason.
-func (d *nodeDiagnosis) notOnline(f facts) {
+func (d *NodeDiagnosis) notOnline(f Facts) {
 	type cause struct{ reason, message string }
 	by := map[cause][]string{}
-	for _, x := range f.devices {
-		c, told := access.FindCondition(x.Status.Conditions, resource.ConditionOnline)
+	for _, x := range f.Devices {
+		c := resource.ConditionOf(x.Status.Conditions, resource.ConditionOnline)
+		told := c.Type != ""
 		switch {
 		case !told && x.Status.State != resource.Online, told && c.Status != "True":
 			by[cause{c.Reason, c.Message}] = append(by[cause{c.Reason, c.Message}], x.Metadata.Name)
 		}
 	}
-	if up := keysWith(f.mappers, func(state string) bool { return state == resource.Online }); len(by) > 0 && len(up) > 0 {
-		d.add(markOK, "", "mappers that are running: %s", printer.FirstNames(up))
+	if up := keysWith(f.Mappers, func(state string) bool { return state == resource.Online }); len(by) > 0 && len(up) > 0 {
+		d.add(MarkOK, "", "mappers that are running: %s", printer.FirstNames(up))
 	}
 	causes := slices.SortedFunc(maps.Keys(by), func(a, b cause) int { return strings.Compare(by[a][0], by[b][0]) })
 	for _, c := range causes {
@@ -113,24 +113,24 @@ func (d *nodeDiagnosis) notOnline(f facts) {
 }
 
 // aboutOffline says how bad a reason for not being online is, and what to do. There is no advice if another finding says it.
-func (f facts) aboutOffline(reason string) (m mark, advice string) {
+func (f Facts) aboutOffline(reason string) (m Mark, advice string) {
 	switch reason {
 	case resource.ReasonAway, resource.ReasonNoNode, "ModelMissing":
-		return markOK, ""
+		return MarkOK, ""
 	case resource.ReasonNoSuch:
-		return markWrong, "correct spec.nodeName of the Device, or start a core with this name (node.name)"
+		return MarkWrong, "correct spec.nodeName of the Device, or start a core with this name (node.name)"
 	case resource.BadConfig:
-		return markWrong, "correct the Device or its DeviceModel: its mapper tries again when one of them changes"
+		return MarkWrong, "correct the Device or its DeviceModel: its mapper tries again when one of them changes"
 	case resource.ReasonNotHeard:
-		return markLook, "look again in a moment; if it stays so, check that the mapper may publish for the device: auth.users in core.yaml"
+		return MarkLook, "look again in a moment; if it stays so, check that the mapper may publish for the device: auth.users in core.yaml"
 	case resource.ReasonNoMapper:
 		const advice = "start a mapper for the device's protocol on the node, or correct its spec.protocol.type"
-		if len(keysWith(f.mappers, func(state string) bool { return state == resource.Online })) == 0 {
-			return markLook, advice // a client other than a mapper may publish its values
+		if len(keysWith(f.Mappers, func(state string) bool { return state == resource.Online })) == 0 {
+			return MarkLook, advice // a client other than a mapper may publish its values
 		}
-		return markWrong, advice
+		return MarkWrong, advice
 	}
-	return markLook, "is it switched on, is its address right? its mapper keeps trying"
+	return MarkLook, "is it switched on, is its address right? its mapper keeps trying"
 }
 
 func keysWith(m map[string]string, is func(string) bool) (names []string) {
