@@ -36,6 +36,7 @@ type learnedHabits struct {
 	closings     int // connections in a row that were closed after one answer
 	connect      connectMode
 	hasty        bool // the last request came soon after an answer, and had none
+	lost         wire.Request
 	quick        bool // such a request was answered
 	hastyLosses  int  // such requests in a row that were answered when they were made again
 	pause        time.Duration
@@ -145,7 +146,7 @@ func (b *bus) request(ctx context.Context, s *session, q wire.Request, timeout t
 			data, err = b.client.Do(ctx, s.config.unit, q, timeout)
 		}
 		for first := true; wire.IsTimeout(err) && b.mayBeDeaf(first) && !q.IsWrite(); first = false {
-			_ = b.note(s, err)
+			_ = b.note(s, q, err)
 			data, err = b.client.Do(ctx, s.config.unit, q, timeout)
 		}
 		if errors.Is(err, wire.ErrLate) {
@@ -153,7 +154,7 @@ func (b *bus) request(ctx context.Context, s *session, q wire.Request, timeout t
 		}
 		var closed *wire.ClosedError
 		if !errors.As(err, &closed) {
-			return data, b.note(s, err)
+			return data, b.note(s, q, err)
 		}
 		b.noteClosed(s)
 		if closed.Sent && q.IsWrite() {
@@ -192,12 +193,12 @@ func (b *bus) connect(ctx context.Context, s *session) error {
 
 // note keeps or ends the connection after a request, and learns of it. One time-out says nothing about the connection: a unit may be
 // dead, or a register. Two in a row of units that have answered over it do.
-func (b *bus) note(s *session, err error) error {
+func (b *bus) note(s *session, q wire.Request, err error) error {
 	unit, now := s.config.unit, time.Now()
 	var refused wire.Exception
 	switch {
 	case err == nil, errors.As(err, &refused), wire.IsShort(err):
-		b.learn(s, now)
+		b.learn(s, q, now)
 		if !refused.OfGateway() {
 			b.answered[unit] = true
 		}
@@ -210,6 +211,7 @@ func (b *bus) note(s *session, err error) error {
 	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
 	default:
 		b.learned.deaf = b.client.Answers() == 0
+		b.learned.lost = q
 		if b.learned.hasty = b.answered[unit] && now.Sub(b.lastAnswer) < s.config.timeout+hastyAfter; b.learned.hasty && !b.learned.quick {
 			err = &hastyError{err}
 		}
@@ -240,7 +242,7 @@ const deafTime = 1200 * time.Millisecond
 const hastyAfter = 20 * time.Millisecond
 
 // learn draws conclusions from an answer, of which a device's that is only sometimes silent are none: it takes the same twice in a row.
-func (b *bus) learn(s *session, now time.Time) {
+func (b *bus) learn(s *session, q wire.Request, now time.Time) {
 	l := &b.learned
 	if !l.since.IsZero() && now.Sub(l.since) > doubtAfter {
 		*l = learnedHabits{}
@@ -249,7 +251,7 @@ func (b *bus) learn(s *session, now time.Time) {
 		}
 	}
 	switch {
-	case l.hasty:
+	case l.hasty && l.lost.Same(q):
 		if l.hastyLosses++; l.hastyLosses >= 2 && l.pause < time.Second {
 			l.pause, l.since, l.hastyLosses = max(50*time.Millisecond, 2*l.pause), now, 0
 			s.device.Tell(toldPause, fmt.Sprintf("does not answer a request that comes too soon after an answer: set pause: %s, or what its manual says", l.pause))

@@ -130,6 +130,9 @@ func TestEachHabitIsBorne(t *testing.T) {
 			r := newHabitRig(t, want.registers, want.config, strings.TrimSpace(habit))
 			require.NoError(t, r.s.Ping(t.Context()))
 			r.settle(want.requests, want.missing...)
+			if !strings.HasPrefix(habit, "pause") {
+				require.Zero(t, r.s.bus.learned.pause, "it does not need one")
+			}
 		})
 	}
 }

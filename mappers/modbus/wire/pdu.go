@@ -1,6 +1,7 @@
 package wire
 
 import (
+	"bytes"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -70,6 +71,9 @@ type Request struct {
 	pdu  []byte
 	size int // how many bytes of data the answer must have; -1: any number
 }
+
+// Same is whether it asks the same as another.
+func (q Request) Same(other Request) bool { return bytes.Equal(q.pdu, other.pdu) }
 
 // Function is the request's function code.
 func (q Request) Function() byte { return q.pdu[0] }
