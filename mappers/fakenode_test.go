@@ -33,6 +33,7 @@ type fakeNode struct {
 	t        *testing.T
 	b        *broker.Broker
 	addr     string
+	limits   broker.Limits
 	stop     func()
 
 	mu      sync.Mutex
@@ -57,7 +58,7 @@ func newNode(t *testing.T) *fakeNode {
 // start serves on the same address as before; the tree is kept, as on disk.
 func (n *fakeNode) start() {
 	b, err := broker.New(broker.Options{
-		Node: testNode, Listeners: []broker.Listener{{Address: n.addr}}, Tree: n,
+		Node: testNode, Listeners: []broker.Listener{{Address: n.addr}}, Tree: n, Limits: n.limits,
 		Auth: broker.Auth{Anonymous: []topics.Role{topics.RoleOperator, topics.RoleMapper}}, Log: zerolog.Nop(),
 	})
 	require.NoError(n.t, err)

@@ -27,8 +27,10 @@ const maxInflight = 256
 // is away or slow, and at most one publish in flight, so that values of a topic stay in order.
 type outbox struct {
 	publish func(client.Message, func(error)) // never called with mu held: it may answer at once
-	log     zerolog.Logger
-	now     func() time.Time
+	// tooLarge, if it is set, is told of a value that no broker will take, which is forgotten.
+	tooLarge func(m client.Message, err error)
+	log      zerolog.Logger
+	now      func() time.Time
 
 	mu       sync.Mutex
 	entries  map[string]*outboxEntry
@@ -198,6 +200,15 @@ func (o *outbox) done(s *outboxEntry, err error) {
 		s.retry.Succeeded()
 	case refusedValue(err) && s.retryRefused:
 		s.dirty = true
+	case isTooLarge(err):
+		if !s.dirty && !s.removed {
+			s.removed = true
+			delete(o.entries, s.m.Topic)
+			o.log.Warn().Err(err).Str("topic", s.m.Topic).Msg("report refused; it is not sent again")
+			if o.tooLarge != nil {
+				defer o.tooLarge(s.m, err)
+			}
+		}
 	case refusedValue(err):
 		o.refuse(s, err)
 	case errors.Is(err, client.ErrNotConnected), errors.Is(err, client.ErrConnectionLost):
@@ -230,10 +241,16 @@ func (o *outbox) refuse(s *outboxEntry, err error) {
 	}
 }
 
+// isTooLarge reports whether the broker refused a message for its size.
+func isTooLarge(err error) bool {
+	var refused *client.Refused
+	return errors.As(err, &refused) && refused.Code == 0x95
+}
+
 // refusedValue reports whether the broker would probably refuse the same message again now.
 func refusedValue(err error) bool {
 	var refused *client.Refused
-	return errors.As(err, &refused) && slices.Contains([]byte{0x87, 0x90, 0x95, 0x97, 0x99}, refused.Code)
+	return errors.As(err, &refused) && slices.Contains([]byte{0x87, 0x90, 0x97, 0x99}, refused.Code)
 }
 
 // withTimestamp are the user properties of a value that is still the device's, with the time of now: the clock by which it was stamped may

@@ -1,6 +1,7 @@
 package mappers
 
 import (
+	"strings"
 	"testing"
 	"time"
 
@@ -94,6 +95,54 @@ func TestAValueBeyondTheLimitIsAReadProblem(t *testing.T) {
 		return err == nil && why.Code == resource.ValueUnknown
 	}, testTimeout, pollInterval)
 	require.Empty(t, n.published("devices/lamp/reported/log"))
+	d.toys["lamp"].set("log", "short")
+	n.eventually("devices/lamp/reported/log", "short")
+}
+
+// TestAMessageThatIsTooLargeIsSentOnce, and what it was is told: no connection and no time makes it smaller.
+func TestAMessageThatIsTooLargeIsSentOnce(t *testing.T) {
+	var sent []string
+	o := newOutbox(func(m client.Message, done func(error)) {
+		sent = append(sent, string(m.Payload))
+		if len(m.Payload) > 5 {
+			done(&client.Refused{Code: 0x95})
+			return
+		}
+		done(nil)
+	}, zerolog.Nop())
+	var told []string
+	o.tooLarge = func(m client.Message, _ error) { told = append(told, m.Topic) }
+	now := time.UnixMilli(1_700_000_000_000)
+	o.now = func() time.Time { return now }
+	o.connected()
+	o.set(client.Message{Topic: "picture", Payload: []byte("large picture")})
+	now = now.Add(time.Hour)
+	o.retry(true)
+	o.connected()
+	require.Equal(t, []string{"large picture"}, sent)
+	require.Equal(t, []string{"picture"}, told)
+	o.set(client.Message{Topic: "picture", Payload: []byte("small")})
+	o.connected()
+	require.Equal(t, []string{"large picture", "small", "small"}, sent)
+}
+
+func TestAValueThatTheBrokerDoesNotTakeIsSaidOnce(t *testing.T) {
+	n := newNode(t)
+	d := newToys("lamp")
+	n.attach("lamp", "toy", nil, toyModel(func(m *resource.DeviceModel) {
+		m.Spec.Properties = append(m.Spec.Properties, resource.Property{Name: "log", Type: resource.TypeString})
+		m.Spec.PropertyVisitors[0].Visitors = append(m.Spec.PropertyVisitors[0].Visitors, resource.Visitor{PropertyName: "log"})
+	}))
+	n.stop()
+	n.limits.Packet = 16 << 10
+	n.start()
+	d.toys["lamp"].set("log", strings.Repeat("a long text of the device ", 1000))
+	n.run(d, nil)
+	n.hasProblem("devices/lamp/problem/log", resource.ValueUnknown)
+	d.toys["lamp"].set("temp", "42")
+	n.eventually("devices/lamp/reported/temp", "42")
+	require.Len(t, n.published("devices/lamp/problem/log"), 1)
+	require.Contains(t, problemOf(n, "devices/lamp/problem/log").Message, "16384")
 	d.toys["lamp"].set("log", "short")
 	n.eventually("devices/lamp/reported/log", "short")
 }

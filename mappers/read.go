@@ -24,7 +24,9 @@ type readState struct {
 
 	failures    int   // how often it was not read in a row
 	err         error // why, the last time
-	unreachable bool  // the configuration doesn't say how to read it
+	tooLarge    int   // the size of a value that the broker did not take; 0: there was none
+	tooLargeErr error
+	unreachable bool // the configuration doesn't say how to read it
 
 	problem, problemCode string // the published reason why it has no value, or can't be read; empty: it can
 }
@@ -289,9 +291,14 @@ func (w propertyReader) take(d *device, name string, r Reading) {
 func (w propertyReader) check(d *device, name, value string) error {
 	w.m.mu.Lock()
 	p := d.props[name]
-	w.m.mu.Unlock()
 	if p == nil || value == "" {
+		w.m.mu.Unlock()
 		return nil
+	}
+	tooLarge, why := p.reading.tooLarge, p.reading.tooLargeErr
+	w.m.mu.Unlock()
+	if tooLarge > 0 && len(value) >= tooLarge {
+		return why
 	}
 	if len(value) > link.MaxValue {
 		return Refuse(Invalid, "the device has a value of more than %d bytes, which is the most that a value may have", link.MaxValue)

@@ -136,6 +136,32 @@ func (m *mapper) publishReadProblem(d *device, name, code string, err error) {
 	}
 }
 
+// tooLargeText is what the broker says about the size.
+func tooLargeText(err error) string {
+	if refused := (*client.Refused)(nil); errors.As(err, &refused) && refused.Reason != "" {
+		return refused.Reason
+	}
+	return stableText(err)
+}
+
+// valueTooLarge says that a property's value is more than the broker takes.
+func (m *mapper) valueTooLarge(msg client.Message, err error) {
+	a, invalid := topics.Parse(msg.Topic)
+	if invalid != nil || a.Kind != topics.KindReported {
+		return
+	}
+	why := Refuse(Invalid, "the value is too large: %s", tooLargeText(err))
+	m.mu.Lock()
+	d := m.devices[a.Device]
+	if d != nil && d.props[a.Name] != nil {
+		d.props[a.Name].reading.tooLarge, d.props[a.Name].reading.tooLargeErr = len(msg.Payload), why
+	}
+	m.mu.Unlock()
+	if d != nil {
+		m.publishReadProblem(d, a.Name, resource.ValueUnknown, why)
+	}
+}
+
 // publishRefusal publishes why a desired value is not applied.
 func (m *mapper) publishRefusal(d *device, name string, ver uint64, r *Refusal) {
 	payload, err := json.Marshal(resource.Refusal{For: ver, Code: r.Code, Message: r.Message})

@@ -64,6 +64,7 @@ func Run(ctx context.Context, o Options, driver Driver) error {
 	}
 	m.out = newOutbox(m.mqtt.PublishAsync, o.Log)
 	m.out.now = o.Now
+	m.out.tooLarge = m.valueTooLarge
 	m.out.set(m.presence(resource.Online))
 	m.out.set(m.protocols())
 	return m.run(ctx)
