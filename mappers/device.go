@@ -36,15 +36,18 @@ type device struct {
 	changed  bool              // there may be something to do: the worker looks
 
 	// used by the device's worker only
-	session  *Opened
-	openGen  int
-	stopPush func()
-	// stopEvents ends Events of the session; nil: it has none.
-	stopEvents func()
-	lost       chan error // from Push
-	pending    []readGroup
-	contact    deviceContact
+	session *Opened
+	openGen int
+	contact deviceContact
+	deviceStreams
 	schedule
+}
+
+// deviceStreams are what a session sends by itself.
+type deviceStreams struct {
+	stopPush   func()     // ends Push; nil: the session has none
+	stopEvents func()     // ends Events; nil: it has none
+	lost       chan error // from Push
 }
 
 // schedule is when a device is due, and how long it takes.
@@ -55,6 +58,8 @@ type schedule struct {
 	phase  float64       // at which part of its cycle it is read, from 0 to 1
 	turn   int           // counts the properties that were looked at for writes
 	probes int           // counts the brief requests
+
+	pending []readGroup // what is to be read
 }
 
 // property is the state of one property: the desired, the applied and the current value.
@@ -90,6 +95,7 @@ type property struct {
 	reportAt time.Time
 
 	awaiting  *writtenValue // a value that was written, until the device has it
+	again     bool          // it had not within confirmWithin, and was written once more
 	overtaken bool          // it had not, when a newer value came: what is read may be older than both
 	reading   readState
 }
@@ -291,7 +297,7 @@ func (p *property) setDesired(w desiredValue, retained bool) bool {
 	case w.ver < known:
 		return false
 	}
-	p.desired, p.retry, p.pause = w, backoff.Retry{}, backoff.Retry{}
+	p.desired, p.retry, p.pause, p.again = w, backoff.Retry{}, backoff.Retry{}, false
 	if p.awaiting != nil {
 		p.awaiting, p.overtaken = nil, true
 	}

@@ -39,6 +39,7 @@
 //	events.go    events: what a device tells once
 //	outbox.go    the latest value of each topic, until the broker has it
 //	health.go    whether the mapper of another process is connected
+//	bench.go     devices without a broker, for tests of drivers
 //	drivelog.go  a line for each write, for tests and audits
 //
 // # Packages, in reading order

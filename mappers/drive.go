@@ -235,8 +235,12 @@ func (w propertyWriter) confirm(ctx context.Context, d *device, p *property) {
 		w.lose(d, p, x.ver, errNotReadBack)
 	default:
 		w.m.mu.Lock()
-		p.awaiting = nil
+		again := p.again
+		p.awaiting, p.again = nil, true
 		w.m.mu.Unlock()
+		if !again { // a request got lost: it is made once more before anything is said
+			return
+		}
 		w.later(p, x.ver)
 		w.m.publishRefusal(d, p.info.Name, x.ver, Refuse(Unavailable, "the device doesn't have the value %s after it was written (confirmWithin): it is written again", p.confirmWithin(w.m.o)))
 	}

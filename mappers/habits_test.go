@@ -540,3 +540,28 @@ func TestAValueThatIsTooLargeIsSaidOnce(t *testing.T) {
 	require.Contains(t, problemOf(n, "devices/lamp/problem/power").Message, "131072")
 	require.Empty(t, n.published("devices/lamp/reported/power"))
 }
+
+func TestAWriteThatGotLostIsMadeAgainAfterConfirmWithin(t *testing.T) {
+	n := newNode(t)
+	d := newOdd("lamp")
+	n.attach("lamp", "toy", nil, toyModel(nil))
+	lost, writes := atomic.Int32{}, atomic.Int32{}
+	lost.Store(1)
+	d.wait = func(_, property, value string) error {
+		writes.Add(1)
+		if lost.Add(-1) < 0 {
+			d.toys["lamp"].set(property, value)
+			return nil
+		}
+		return errSilence
+	}
+	n.run(d, nil)
+	v := n.want("lamp", "level", "50")
+	n.applied("lamp", "level", "50", v)
+	require.EqualValues(t, 2, writes.Load())
+	require.Empty(t, n.published("devices/lamp/refused/level"))
+	lost.Store(2)
+	v = n.want("lamp", "level", "60")
+	require.Contains(t, n.refused("lamp", "level", v, Unavailable).Message, "confirmWithin")
+	require.EqualValues(t, 4, writes.Load())
+}

@@ -48,6 +48,9 @@ var (
 	unreadRetry = backoff.Backoff{Min: 500 * time.Millisecond, Max: 4 * time.Second}
 )
 
+// leastUnread is how long a property that is read more often was not read before that is said.
+const leastUnread = 500 * time.Millisecond
+
 // mostTries is how often a busy device is asked in one cycle.
 const mostTries = 3
 
@@ -188,7 +191,7 @@ func (w propertyReader) isAnswer(d *device, got map[string]Reading) bool {
 // readFailed decides what becomes of a group that was not read.
 func (w propertyReader) readFailed(d *device, g readGroup, failing bool, err error) {
 	kind := kindOf(err)
-	first := !g.again && !failing && d.contact.failures == 0
+	first := !g.again && d.contact.failures < silentAfter-1 && !w.isTold(d, g)
 	if (kind == kindBusy || kind == kindStranger) && g.tries < mostTries && !failing {
 		if kind == kindBusy {
 			w.answered(d)
@@ -206,7 +209,7 @@ func (w propertyReader) readFailed(d *device, g readGroup, failing bool, err err
 	}
 	if first && (kind == kindNoAnswer || kind == kindNotSent) && !d.contact.badConfig {
 		g.again = true
-		w.requeue(d, g, w.m.o.Now())
+		w.requeue(d, g, time.Time{}) // before the device's others
 		return
 	}
 	for _, name := range g.names {
@@ -221,6 +224,16 @@ func (w propertyReader) readFailed(d *device, g readGroup, failing bool, err err
 			w.requeue(d, readGroup{names: names, again: true}, w.m.o.Now())
 		}
 	}
+}
+
+// isTold reports whether it was said of a property of a group that it can't be read.
+func (w propertyReader) isTold(d *device, g readGroup) bool {
+	w.m.mu.Lock()
+	defer w.m.mu.Unlock()
+	return slices.ContainsFunc(g.names, func(name string) bool {
+		p := d.props[name]
+		return p != nil && p.reading.problemCode == resource.ValueUnread
+	})
 }
 
 // hasSound reports whether any property of a device was read the last time.
@@ -261,7 +274,9 @@ func (w propertyReader) unread(d *device, name string, err error) {
 		return
 	}
 	r := &p.reading
-	r.collectAt = now.Add(max(p.info.Collect, unreadRetry.Wait(r.failures)))
+	if r.collectAt = now.Add(p.info.Collect); r.failures > 0 {
+		r.collectAt = now.Add(max(p.info.Collect, unreadRetry.Wait(r.failures-1)))
+	}
 	r.failures++
 	r.err = err
 }
@@ -315,10 +330,18 @@ func (w propertyReader) readOne(ctx context.Context, d *device, name string) (r 
 		return r, false, nil
 	}
 	var got map[string]Reading
-	err = w.request(ctx, d, false, func(ctx context.Context) (err error) {
-		got, err = d.session.Read(ctx, []string{name})
-		return err
-	})
+	read := func() error {
+		return w.request(ctx, d, false, func(ctx context.Context) (err error) {
+			got, err = d.session.Read(ctx, []string{name})
+			return err
+		})
+	}
+	err = read()
+	if kind := kindOf(err); err != nil && ctx.Err() == nil && d.contact.failures == 0 && (kind == kindNoAnswer || kind == kindNotSent) {
+		if w.unanswered(d, err); d.session != nil { // once more, on a fresh connection
+			err = read()
+		}
+	}
 	if ctx.Err() != nil {
 		return r, false, ctx.Err()
 	}
@@ -379,19 +402,19 @@ func (p *property) nextEvent(now time.Time) time.Time {
 	if p.info.ExpireAfter > 0 && !r.freshAt.IsZero() && r.problemCode != resource.ValueStale {
 		at = r.freshAt.Add(p.info.ExpireAfter)
 	}
-	if due := r.readAt.Add(2 * p.info.Collect); r.failures > 0 && due.After(now) {
+	if due := r.readAt.Add(max(2*p.info.Collect, leastUnread)); r.failures > 0 && due.After(now) {
 		at = earlierOf(at, due)
 	}
 	return at
 }
 
-// isUnread reports whether a property was not read for two cycles while the device has answered something else.
+// isUnread reports whether a property was not read for two cycles, and twice, while the device has answered something else.
 func (p *property) isUnread(now time.Time, d *device) bool {
 	r := &p.reading
 	if r.failures == 0 || d.contact.state != stateOnline || !d.contact.asking.IsZero() {
 		return false
 	}
-	return r.readAt.IsZero() || now.Sub(r.readAt) >= 2*p.info.Collect
+	return r.readAt.IsZero() || r.failures > 1 && now.Sub(r.readAt) >= max(2*p.info.Collect, leastUnread)
 }
 
 // judgeProperties says which values are too old, and which properties can't be read.

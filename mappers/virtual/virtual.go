@@ -22,6 +22,7 @@ package virtual
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"hash/fnv"
 	"io"
@@ -29,6 +30,7 @@ import (
 	"math/rand/v2"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -42,6 +44,8 @@ type Options struct {
 	Now func() time.Time // default time.Now
 	// Seed makes the devices' behaviour repeatable; each device has its own course.
 	Seed uint64
+	// Habits are what the devices do besides; nil: nothing. With them each property is read in a request of its own.
+	Habits *Habits
 }
 
 // Driver makes simulated devices.
@@ -63,7 +67,7 @@ func (d *Driver) Bus(mappers.Device) string { return "virtual" }
 
 // Open implements mappers.Driver.
 func (d *Driver) Open(_ context.Context, dev mappers.Device) (mappers.Session, error) {
-	s := &session{now: d.o.Now, device: dev, props: map[string]*simulatedProperty{}, caused: make(chan [2]string, maxCaused)}
+	s := &session{now: d.o.Now, habits: d.o.Habits, device: dev, props: map[string]*simulatedProperty{}, caused: make(chan [2]string, maxCaused)}
 	random := rand.New(rand.NewPCG(d.o.Seed, hashText(dev.Name))) //nolint:gosec // G404: simulates a device
 	for _, p := range dev.Properties {
 		prop, err := newProperty(p, d.o.Now(), random)
@@ -92,6 +96,7 @@ func hashText(s string) uint64 {
 // session is one simulated device.
 type session struct {
 	now    func() time.Time
+	habits *Habits
 	device mappers.Device
 
 	mu     sync.Mutex
@@ -101,8 +106,25 @@ type session struct {
 	caused chan [2]string // events that commands caused, and their values
 }
 
+// Group implements mappers.Grouper.
+func (s *session) Group(properties []string) [][]string {
+	if s.habits == nil {
+		return [][]string{properties}
+	}
+	return slices.Collect(slices.Chunk(properties, 1))
+}
+
+// Reconnect implements mappers.Reconnector: the device remembers what it has.
+func (s *session) Reconnect() { s.habits.reconnected(s.device.Name) }
+
+// isFirst reports whether a property is the device's first.
+func (s *session) isFirst(property string) bool { return s.device.Properties[0].Name == property }
+
 // ReadBatch implements mappers.BatchReader.
 func (s *session) ReadBatch(ctx context.Context, properties []string) (map[string]mappers.Reading, error) {
+	if err := s.habits.request(ctx, s.device.Name, "read "+strings.Join(properties, " "), slices.ContainsFunc(properties, s.isFirst)); err != nil {
+		return nil, err
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if err := ctx.Err(); err != nil {
@@ -116,13 +138,17 @@ func (s *session) ReadBatch(ctx context.Context, properties []string) (map[strin
 		if s.lamp != nil && s.lamp.temperature == p {
 			value = p.format(s.lamp.read(now))
 		}
-		got[name] = mappers.Reading{Value: value}
+		got[name] = mappers.Reading{Value: s.habits.read(s.device.Name, name, value, s.isFirst(name))}
 	}
 	return got, nil
 }
 
 // Write implements mappers.Writer.
 func (s *session) Write(ctx context.Context, property, value string) error {
+	lost := s.habits.request(ctx, s.device.Name, "write "+property, false)
+	if lost != nil && !errors.Is(lost, errAnswerLost) {
+		return lost
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if err := ctx.Err(); err != nil {
@@ -131,8 +157,9 @@ func (s *session) Write(ctx context.Context, property, value string) error {
 	if s.lamp != nil {
 		s.lamp.read(s.now()) // what was until now counts with the old setting
 	}
+	before := s.props[property].text
 	s.props[property].text = value
-	return nil
+	return cmp.Or(s.habits.wrote(s.device.Name, property, before), lost)
 }
 
 // Command implements mappers.Commander: "beep" makes a noise, "reset" brings the device back to how it began.

@@ -44,6 +44,25 @@ func TestDriver(t *testing.T) {
 	})
 }
 
+func TestHabits(t *testing.T) {
+	drivertest.RunHabits(t, func(*testing.T) drivertest.HabitRig {
+		habits := new(virtual.Habits)
+		low, high := 0.0, 100.0
+		name := func(n int) string { return "device-" + strconv.Itoa(n) }
+		return drivertest.HabitRig{
+			Driver: virtual.New(virtual.Options{Habits: habits}),
+			Device: func(n int) mappers.Device {
+				return mappers.Device{Name: name(n), Properties: []mappers.Property{
+					{Name: "temperature", Type: mappers.Float, Visited: true, NotAvailable: []string{"none"}, Config: map[string]string{"generator": "constant", "value": "21.5"}},
+					{Name: "level", Type: mappers.Int, Writable: true, Visited: true, Minimum: &low, Maximum: &high},
+				}}
+			},
+			Set:   func(n int, habit drivertest.DeviceHabit, on bool) { habits.Set(name(n), string(habit), on) },
+			Wrote: func(n int) int { return habits.Wrote(name(n)) },
+		}
+	})
+}
+
 func TestDriverOfEveryType(t *testing.T) {
 	drivertest.Run(t, func(*testing.T) drivertest.Rig {
 		d := mappers.Device{Name: "all"}
