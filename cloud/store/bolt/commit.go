@@ -318,7 +318,7 @@ func (s *Store) DeriveStatuses(kind string, status func(store.Object) []byte) (r
 		for _, e := range t.log {
 			if !e.deleted && e.rev <= s.opened {
 				b.next.rev++
-				e.derived, e.rev = &derivedStatus{of: status}, b.next.rev
+				e.derived, e.status, e.rev = &derivedStatus{of: status, status: e.status}, nil, b.next.rev
 			}
 		}
 		rev = b.next.rev

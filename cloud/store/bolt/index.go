@@ -23,15 +23,24 @@ type objectVersion struct {
 type derivedStatus struct {
 	of     func(store.Object) []byte
 	once   sync.Once
-	status []byte
+	status []byte // until then: what is stored
 }
 
-// again is for another version of the object.
+// read is the status of an object.
+func (d *derivedStatus) read(o store.Object) []byte {
+	d.once.Do(func() {
+		o.Status = d.status
+		d.status = d.of(o)
+	})
+	return d.status
+}
+
+// again is for another version of the object. It was read.
 func (d *derivedStatus) again() *derivedStatus {
 	if d == nil {
 		return nil
 	}
-	return &derivedStatus{of: d.of}
+	return &derivedStatus{of: d.of, status: d.status}
 }
 
 // size is about what a version takes in memory, with its share of the index: each write copies a block.
@@ -47,9 +56,8 @@ func (e *objectVersion) compare(namespace, name string) int {
 func (e *objectVersion) object(kind string) store.Object {
 	key := store.Key{Kind: kind, Namespace: e.namespace, Name: e.name}
 	o := store.Object{Key: key, Rev: e.rev, Data: e.data, Status: e.status}
-	if d := e.derived; d != nil {
-		d.once.Do(func() { d.status = d.of(o) })
-		o.Status = d.status
+	if e.derived != nil {
+		o.Status = e.derived.read(o)
 	}
 	return o
 }
