@@ -58,15 +58,20 @@ func (f sparkplugSource) filters() []string {
 
 // edgeNode is what is known of an edge node of Sparkplug in which Devices are: its session, which ends with its death. Driver.mu guards it.
 type edgeNode struct {
-	source  sparkplugSource // of the edge node itself
-	session string          // the number that its birth has, and its death
-	seq     int             // of the last message; -1: unknown
-	births  map[string]map[string]bornMetric
-	deaths  map[string]bool // by device; "": the edge node
+	source  sparkplugSource  // of the edge node itself
+	session string           // the number that its birth has, and its death
+	seq     int              // of the last message; -1: unknown
+	births  map[string]birth // by device, of those that a session is for; "": the edge node
+	deaths  map[string]bool  // likewise
+	asked   time.Time        // when it was asked to be born again
+	owed    string           // why it is to be born again; empty: it needn't
+	born    time.Time        // when its last birth was
+}
+
+// birth is what a birth says of its metrics.
+type birth struct {
+	metrics map[string]bornMetric
 	aliases map[uint64]string
-	asked   time.Time // when it was asked to be born again
-	owed    string    // why it is to be born again; empty: it needn't
-	born    time.Time // when its last birth was
 }
 
 // bornMetric is what a birth says of a metric.
@@ -85,7 +90,7 @@ func newEdgeNode(source sparkplugSource) *edgeNode {
 // reset forgets what is known: messages may have been missed.
 func (n *edgeNode) reset() {
 	n.seq, n.session, n.owed = -1, "", ""
-	n.births, n.deaths, n.aliases = map[string]map[string]bornMetric{}, map[string]bool{}, map[uint64]string{}
+	n.births, n.deaths = map[string]birth{}, map[string]bool{}
 }
 
 // sparkplugMessage is a message of an edge node: kind is NBIRTH, DDATA and so on.
@@ -116,8 +121,11 @@ func parseSparkplug(m client.Message) (from sparkplugSource, out sparkplugMessag
 	return from, out, ok && err == nil, err
 }
 
-// take takes a message. why says why the edge node is to be born again; empty: it needn't.
-func (n *edgeNode) take(m sparkplugMessage) (why string) {
+// isBorn reports whether the birth of a device is known.
+func (n *edgeNode) isBorn(device string) bool { return n.births[device].metrics != nil }
+
+// take takes a message. why says why the edge node is to be born again; empty: it needn't. used: a session is for the device.
+func (n *edgeNode) take(m sparkplugMessage, used bool) (why string) {
 	switch m.kind {
 	case "NBIRTH":
 		asked := n.asked
@@ -138,15 +146,16 @@ func (n *edgeNode) take(m sparkplugMessage) (why string) {
 	}
 	n.seq = m.payload.Seq
 	switch {
+	case !used: // nothing is kept of it, however many there are
 	case m.kind == "DDEATH":
 		delete(n.births, m.device)
 		n.deaths[m.device] = true
 	case m.kind == "DBIRTH":
 		n.bear(m.device, m.payload)
-	case n.births[m.device] == nil:
+	case !n.isBorn(m.device):
 		why = "its birth is not known"
 	}
-	if n.births[""] == nil && m.kind != "DDEATH" {
+	if !n.isBorn("") && m.kind != "DDEATH" {
 		why = "the birth of the edge node is not known"
 	}
 	return why
@@ -154,13 +163,14 @@ func (n *edgeNode) take(m sparkplugMessage) (why string) {
 
 func (n *edgeNode) bear(device string, p sparkplug.Payload) {
 	delete(n.deaths, device)
-	n.births[device] = map[string]bornMetric{}
+	b := birth{map[string]bornMetric{}, map[uint64]string{}}
 	for _, m := range p.Metrics {
-		n.births[device][m.Name] = bornMetric{m.Type, m.Alias, m.HasAlias}
+		b.metrics[m.Name] = bornMetric{m.Type, m.Alias, m.HasAlias}
 		if m.HasAlias {
-			n.aliases[m.Alias] = m.Name
+			b.aliases[m.Alias] = m.Name
 		}
 	}
+	n.births[device] = b
 }
 
 // sparkplugSession is the number of an edge node's session.
@@ -186,7 +196,11 @@ func (d *Driver) onSparkplug(message client.Message) {
 	if !ok {
 		return
 	}
-	why := n.take(m)
+	used := m.device == ""
+	for s := range d.sessions {
+		used = used || s.config.sparkplug.edgeNode() == from && s.config.sparkplug.device == m.device
+	}
+	why := n.take(m, used)
 	for s := range d.sessions {
 		if s.config.sparkplug.edgeNode() == from && s.config.sparkplug.device == m.device {
 			if unknown := s.takeMetrics(n, m); unknown != "" {
@@ -230,7 +244,7 @@ func (s *session) takeMetrics(n *edgeNode, m sparkplugMessage) (unknown string) 
 	for _, metric := range m.payload.Metrics {
 		name := metric.Name
 		if name == "" && metric.HasAlias {
-			if name = n.aliases[metric.Alias]; name == "" {
+			if name = n.births[m.device].aliases[metric.Alias]; name == "" {
 				unknown = fmt.Sprintf("the alias %d is not known", metric.Alias)
 			}
 		}
@@ -242,7 +256,7 @@ func (s *session) takeMetrics(n *edgeNode, m sparkplugMessage) (unknown string) 
 				continue
 			}
 			s.states++
-			s.note(f, f.metricReading(metric, n.births[m.device][name].typ, s.config.sparkplug))
+			s.note(f, f.metricReading(metric, n.births[m.device].metrics[name].typ, s.config.sparkplug))
 		}
 	}
 	return unknown
@@ -272,7 +286,7 @@ func (s *session) sparkplugAbsence() error {
 		return mappers.SaysOffline(fmt.Errorf("mqtt: the edge node is offline: the last message was %s", n.source.topic("DEATH")))
 	case n.deaths[s.config.sparkplug.device]:
 		return mappers.SaysOffline(fmt.Errorf("mqtt: the device is offline: the last message was %s", s.config.sparkplug.topic("DEATH")))
-	case n.births[""] != nil && n.births[s.config.sparkplug.device] == nil && time.Since(n.born) > s.driver.o.Timeout:
+	case n.isBorn("") && !n.isBorn(s.config.sparkplug.device) && time.Since(n.born) > s.driver.o.Timeout:
 		return mappers.SaysOffline(fmt.Errorf("mqtt: the edge node has been born, and the device has not: there was no %s", s.config.sparkplug.topic("BIRTH")))
 	}
 	return nil
@@ -284,7 +298,7 @@ func (s *session) awaitBirth(ctx context.Context) error {
 		s.driver.mu.Lock()
 		defer s.driver.mu.Unlock()
 		n := s.driver.edgeNodes[s.config.sparkplug.edgeNode()]
-		return n != nil && n.births[s.config.sparkplug.device] != nil
+		return n != nil && n.isBorn(s.config.sparkplug.device)
 	}
 	if born() {
 		return nil
@@ -307,10 +321,10 @@ func (s *session) metricCommand(f *mappedProperty, value string) (client.Message
 	defer s.driver.mu.Unlock()
 	to := s.config.sparkplug
 	n := s.driver.edgeNodes[to.edgeNode()]
-	if n == nil || n.births[to.device] == nil {
+	if n == nil || !n.isBorn(to.device) {
 		return client.Message{}, mappers.NotSent(fmt.Errorf("mqtt: %s is not known yet", to.topic("BIRTH")))
 	}
-	born, ok := n.births[to.device][f.metric]
+	born, ok := n.births[to.device].metrics[f.metric]
 	if !ok {
 		return client.Message{}, mappers.Refuse(mappers.NotReachable, "%s has no metric %s", to.topic("BIRTH"), f.metric)
 	}

@@ -241,6 +241,19 @@ func TestAnEdgeNodeWithoutABirthIsNotOnline(t *testing.T) {
 	require.ErrorContains(t, err, "the last message was spBv1.0/Plant A/DDEATH/edge/Tank 1")
 }
 
+// Births of devices that nobody has a session for take no memory, however many there are, and are no reason to ask for others.
+func TestBirthsOfOtherDevicesAreNotKept(t *testing.T) {
+	n := newEdgeNode(sparkplugSource{group: "g", node: "n"})
+	p := sparkplug.Payload{Seq: 0, Metrics: []sparkplug.Metric{metric("x", 1, sparkplug.TypeDouble, "1")}}
+	require.Empty(t, n.take(sparkplugMessage{kind: "NBIRTH", payload: p}, true))
+	for i := range 1000 {
+		p.Seq = (i + 1) & 0xff
+		require.Empty(t, n.take(sparkplugMessage{kind: []string{"DBIRTH", "DDATA", "DDEATH"}[i%3], device: fmt.Sprint(i), payload: p}, false))
+	}
+	require.Len(t, n.births, 1)
+	require.Empty(t, n.deaths)
+}
+
 func TestSparkplugSettingsThatCanNotBe(t *testing.T) {
 	for _, tt := range []struct {
 		change func(mappers.Device) mappers.Device

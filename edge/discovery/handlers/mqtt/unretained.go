@@ -154,12 +154,13 @@ func (s *shelly) notification(prefix string, payload []byte) (bool, error) {
 // whose birth nobody has heard is found by its data, by its names only. The announcements are by group/node[/device].
 type sparkplugB struct {
 	announcementTable
-	sessions map[string]string   // the number of the present session of an edge node, as its birth says it
-	dead     map[string][]device // what a birth has said of those whose death came after it
+	sessions  map[string]string       // the number of the present session of an edge node, as its birth says it
+	dead      map[string]announcement // what a birth has said of those whose death came after it
+	deadBytes int
 }
 
 func newSparkplug(topic string) *sparkplugB {
-	return &sparkplugB{newTable(topic, "spBv1.0"), map[string]string{}, map[string][]device{}}
+	return &sparkplugB{announcementTable: newTable(topic, "spBv1.0"), sessions: map[string]string{}, dead: map[string]announcement{}}
 }
 
 func (s *sparkplugB) filters() []string {
@@ -200,16 +201,19 @@ func (s *sparkplugB) message(topic string, payload []byte) (bool, error) {
 		s.die(id)
 		return true, nil
 	case "NDATA", "DDATA":
-		if before := s.dead[id]; before != nil {
-			return true, s.set(id, before...)
+		if before, ok := s.dead[id]; ok {
+			s.bury(id)
+			return true, s.set(id, before.devices...)
 		}
 	case "NBIRTH":
-		s.sessions[id] = sessionOf(p)
+		if len(s.sessions) < network.MaxDevices || s.sessions[id] != "" {
+			s.sessions[id] = sessionOf(p)
+		}
 	case "DBIRTH":
 	default:
 		return false, fmt.Errorf("%.20q is no birth", kind)
 	}
-	delete(s.dead, id)
+	s.bury(id)
 	below := strings.Join(parts[2:], "/")
 	properties := map[string]string{
 		"MQTT_ID": id, "MQTT_GROUP": group, "MQTT_EDGE_NODE": node,
@@ -245,11 +249,19 @@ func sessionOf(p sparkplug.Payload) (number string) {
 	return number
 }
 
+// die takes a device away, and keeps what its birth has said, as far as there is room.
 func (s *sparkplugB) die(id string) {
-	if len(s.dead) < network.MaxDevices {
-		s.dead[id] = s.announcements[id].devices
+	if a, ok := s.announcements[id]; ok && s.deadBytes+a.bytes <= maxBytes && len(s.dead) < network.MaxDevices {
+		s.bury(id)
+		s.dead[id], s.deadBytes = a, s.deadBytes+a.bytes
 	}
 	_ = s.set(id) // less always fits
+}
+
+// bury forgets what the birth of one that has died has said.
+func (s *sparkplugB) bury(id string) {
+	s.deadBytes -= s.dead[id].bytes
+	delete(s.dead, id)
 }
 
 // know implements format.
