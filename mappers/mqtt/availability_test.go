@@ -46,8 +46,16 @@ func TestWordsForADeviceThatIsThere(t *testing.T) {
 		available, payload string
 		there              bool
 	}{
-		{"", "online", true}, {"", "Online\n", true}, {"", "true", true}, {"", "1", true}, {"", "offline", false}, {"", "false", false}, {"", "lost", false},
-		{"here", "here", true}, {"here", "online", false}, {"", "", true},
+		{"", "online", true},
+		{"", "Online\n", true},
+		{"", "true", true},
+		{"", "1", true},
+		{"", "offline", false},
+		{"", "false", false},
+		{"", "lost", false},
+		{"here", "here", true},
+		{"here", "online", false},
+		{"", "", true},
 	} {
 		a := parseAvailability(t, map[string]string{"availability": "x", "available": tt.available})
 		p := newPresence(1)

@@ -37,7 +37,8 @@ func TestDevicesAsTheirMakersDescribeThem(t *testing.T) {
 				"temp":   {typ: mappers.Float, config: map[string]string{"state": "tele/{t}/SENSOR", "path": "['DS18B20-1'].Temperature"}},
 			},
 			said: [][2]string{
-				{"stat/plug7/RESULT", `{"POWER1":"OFF"}`}, {"tele/plug7/LWT", "Offline"},
+				{"stat/plug7/RESULT", `{"POWER1":"OFF"}`},
+				{"tele/plug7/LWT", "Offline"},
 				{"tele/plug7/SENSOR", `{"Time":"2026-01-31T12:00:00","ENERGY":{"Total":12.345,"Power":[5,17]},"DS18B20-1":{"Id":"01","Temperature":21.4},"TempUnit":"C"}`},
 			},
 			want:   map[string]string{"power": "OFF", "total": "12.345", "watts2": "17", "temp": "21.4"},

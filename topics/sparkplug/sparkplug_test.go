@@ -37,9 +37,24 @@ func TestValuesOfEveryTypeAreWrittenAndRead(t *testing.T) {
 		typ  DataType
 		text string
 	}{
-		{TypeInt8, "-5"}, {TypeInt16, "-300"}, {TypeInt32, "-70000"}, {TypeInt64, "-9007199254740993"}, {TypeUInt8, "255"}, {TypeUInt16, "65535"}, {TypeUInt32, "4294967295"},
-		{TypeUInt64, "18446744073709551615"}, {TypeFloat, "0.2301"}, {TypeDouble, "-1e-300"}, {TypeBoolean, "true"}, {TypeBoolean, "false"}, {TypeString, "tür"}, {TypeText, ""},
-		{TypeUUID, "x"}, {TypeDateTime, "2026-01-31T12:00:00.500Z"}, {TypeBytes, "AP8="}, {TypeFile, "AA=="},
+		{TypeInt8, "-5"},
+		{TypeInt16, "-300"},
+		{TypeInt32, "-70000"},
+		{TypeInt64, "-9007199254740993"},
+		{TypeUInt8, "255"},
+		{TypeUInt16, "65535"},
+		{TypeUInt32, "4294967295"},
+		{TypeUInt64, "18446744073709551615"},
+		{TypeFloat, "0.2301"},
+		{TypeDouble, "-1e-300"},
+		{TypeBoolean, "true"},
+		{TypeBoolean, "false"},
+		{TypeString, "tür"},
+		{TypeText, ""},
+		{TypeUUID, "x"},
+		{TypeDateTime, "2026-01-31T12:00:00.500Z"},
+		{TypeBytes, "AP8="},
+		{TypeFile, "AA=="},
 	} {
 		m, err := Value(tt.typ, tt.text)
 		require.NoError(t, err, tt.text)

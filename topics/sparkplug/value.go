@@ -78,7 +78,7 @@ func (t DataType) unsignedBits() int {
 	return 0
 }
 
-// TypeText is the metric's value as text: a number, true or false, RFC 3339 for a time, base64 for bytes, JSON for an array. Its own type goes
+// Text is the metric's value as text: a number, true or false, RFC 3339 for a time, base64 for bytes, JSON for an array. Its own type goes
 // before that of its birth.
 func (m Metric) Text(born DataType) (string, error) {
 	t := m.Type
