@@ -265,45 +265,6 @@ func parseVisitor(p mappers.Property, params *deviceParams) (*mappedProperty, er
 		}
 		return nil, mappers.BadConfig(s.at+left[0], "is no setting of mqtt%s", hint)
 	}
-	return f, f.check(f.at, p.Writable, source)
-}
-
-// parseVisitor reads the settings of a visitor, of a property, event or command.
-func parseVisitor(p mappers.Property, params *deviceParams) (*mappedProperty, error) {
-	s := configSettings{at: "visitors[" + p.Name + "].config.", config: maps.Clone(p.Config), params: params}
-	f := &mappedProperty{at: s.at, name: p.Name, typ: p.Type, words: len(p.Words) > 0, same: p.Same, within: p.ConfirmWithin}
-	var err error
-	if f.metric, err = s.take("metric"); err != nil {
-		return nil, err
-	}
-	if f.payload, err = s.take("payload"); err != nil {
-		return nil, err
-	}
-	if f.state, err = s.source("state", "path"); err != nil {
-		return nil, err
-	}
-	if f.command, err = s.topic("command"); err != nil {
-		return nil, err
-	}
-	if text, _ := s.take("retain"); text != "" {
-		if f.retain, err = strconv.ParseBool(text); err != nil {
-			return nil, mappers.BadConfig(s.at+"retain", "%q is neither true nor false", text)
-		}
-	}
-	f.qos = 1
-	if text, _ := s.take("qos"); text != "" {
-		n, err := strconv.ParseUint(text, 10, 8)
-		if err != nil || n > 2 {
-			return nil, mappers.BadConfig(s.at+"qos", "%q is none of 0, 1, 2", text)
-		}
-		f.qos = byte(n)
-	}
-	for _, key := range slices.Sorted(maps.Keys(s.config)) {
-		if slices.Contains([]string{"on", "off", "true", "false"}, key) { // YAML reads on and off as truth values
-			return nil, mappers.BadConfig(s.at+key, "is no setting of mqtt: what a device says for a value is in the visitor's words, such as words: [{value: \"true\", write: \"ON\"}, {value: \"false\", write: \"OFF\"}]")
-		}
-		return nil, mappers.BadConfig(s.at+key, "is no setting of mqtt")
-	}
 	return f, nil
 }
 
