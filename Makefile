@@ -90,6 +90,7 @@ lint: $(TOOLS)/golangci-lint $(TOOLS)/govulncheck $(TOOLS)/helm ## check style, 
 	@$(STAGE) arch go test ./test/arch
 	@$(STAGE) alerts env -C test/tools/alerts CGO_ENABLED=0 go test -trimpath -count=1 .
 	@$(STAGE) chart env -C test/tools/chart CGO_ENABLED=0 go test -trimpath -count=1 .
+	@$(STAGE) chunkenc env -C test/tools/chunkenc CGO_ENABLED=0 go test -trimpath -count=1 .
 	@$(STAGE) govulncheck scripts/vulncheck.sh $(TOOLS)/govulncheck
 
 .PHONY: bench

@@ -11,6 +11,7 @@ import (
 	"slices"
 
 	"github.com/edgebus/edgebus/broker/daemon/datadir"
+	"github.com/edgebus/edgebus/broker/history/chunk"
 )
 
 // A file has an hour: the chunks of each series, one series after the other, and a directory of them at the end. It is never changed.
@@ -67,7 +68,7 @@ func (f *fileWriter) add(s SeriesKey, list []sample) error {
 	e := seriesEntry{SeriesKey: s}
 	first := 0
 	for i, v := range list {
-		if !f.encoder.fits(v, maxChunk) {
+		if !f.encoder.fits(v, chunk.MaxSamples) {
 			if err := f.writeChunk(&e, list[first:i]); err != nil {
 				return err
 			}
@@ -285,7 +286,7 @@ func writeFile(path string, thinned bool, from, to int64, fill func(*fileWriter)
 	return datadir.SyncDir(dirOf(path))
 }
 
-// closeLog writes the file of a log: what it has, in chunks of maxChunk samples. The same log always makes the same file. Without a sample
+// closeLog writes the file of a log: what it has, in chunks. The same log always makes the same file. Without a sample
 // there is no file.
 func closeLog(log, path string) (kept int, err error) {
 	f, err := os.Open(log)

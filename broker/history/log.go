@@ -112,7 +112,7 @@ type logBlock struct {
 	named   []SeriesKey // series that appear for the first time
 }
 
-func (w *logWriter) add(b *logBlock, s SeriesKey, f form, chunk []byte) {
+func (w *logWriter) add(b *logBlock, s SeriesKey, f form, bytes []byte) {
 	id, known := w.ids[s]
 	if !known {
 		id = len(w.ids)
@@ -124,8 +124,8 @@ func (w *logWriter) add(b *logBlock, s SeriesKey, f form, chunk []byte) {
 		b.entries = appendText(appendText(b.entries, s.Device), s.Property)
 	}
 	b.entries = append(b.entries, byte(f))
-	b.entries = binary.AppendUvarint(b.entries, uint64(len(chunk)))
-	b.entries = append(b.entries, chunk...)
+	b.entries = binary.AppendUvarint(b.entries, uint64(len(bytes)))
+	b.entries = append(b.entries, bytes...)
 	b.n++
 }
 

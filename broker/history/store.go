@@ -18,6 +18,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/edgebus/edgebus/broker/daemon/datadir"
+	"github.com/edgebus/edgebus/broker/history/chunk"
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
@@ -25,7 +26,6 @@ import (
 const DirName = datadir.HistoryDir
 
 const (
-	maxChunk   = 120            // samples
 	maxSamples = 1 << 20        // of a series in a file
 	thinStep   = 5 * 60 * 1000  // ms
 	flushEvery = time.Minute    // what a crash loses at most
@@ -318,7 +318,7 @@ func (r *recordedSeries) end(t int64) {
 }
 
 func (r *recordedSeries) append(v sample) {
-	if !r.pending.fits(v, maxChunk) {
+	if !r.pending.fits(v, chunk.MaxSamples) {
 		r.chunks = append(r.chunks, encodedChunk{r.pending.form, slices.Clone(r.pending.bytes())})
 		r.pending.reset()
 	}

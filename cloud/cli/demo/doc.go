@@ -7,6 +7,7 @@
 //
 //	demo.go           the command, from start to the last clean-up
 //	plan.go           which programs run, at which addresses, and when one is ready
+//	past.go           what the devices are made to have reported before
 //	processes.go      programs that are started again when they end; system_*.go: what only some systems have
 //	join.go           the samples, and how the node joins the hub
 //	hints.go          commands to try next

@@ -108,6 +108,11 @@ func (d *demo) start(ctx context.Context, plan []programStep) error {
 				return err
 			}
 		}
+		if s.name == "edgecore" {
+			if err := d.makePast(ctx); err != nil {
+				return err
+			}
+		}
 	}
 	return nil
 }
