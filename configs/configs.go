@@ -244,6 +244,13 @@ type OPCUA struct {
 	Timeout        time.Duration `yaml:"timeout" min:"1"`
 }
 
+// SNMP holds the settings of the snmp driver.
+type SNMP struct {
+	Traps          string        `yaml:"traps"`
+	CredentialsDir string        `yaml:"credentialsDir"`
+	Timeout        time.Duration `yaml:"timeout" min:"1"`
+}
+
 // MapperMQTT holds the settings of the mqtt driver.
 type MapperMQTT struct {
 	Timeout time.Duration `yaml:"timeout" min:"1"`

@@ -339,6 +339,7 @@ func TestEverySettingIsDocumented(t *testing.T) {
 	check("mapper-modbus", AddFlags[Mapper[Modbus]])
 	check("mapper-mqtt", AddFlags[Mapper[MapperMQTT]])
 	check("mapper-opcua", AddFlags[Mapper[OPCUA]])
+	check("mapper-snmp", AddFlags[Mapper[SNMP]])
 	check("mapper-virtual", AddFlags[Mapper[Virtual]])
 }
 

@@ -52,6 +52,7 @@
 //	mqtt        devices that speak MQTT themselves
 //	bacnet      BACnet/IP
 //	opcua       OPC UA
+//	snmp        SNMP
 //	examples    a mapper in shell, without this package
 //
 // # Where to add

@@ -1,6 +1,7 @@
 package bacnet
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -367,4 +368,13 @@ func (s *session) write(ctx context.Context, f *field, value string) error {
 		return r
 	}
 	return err
+}
+
+// Command implements mappers.Commander: it writes a property.
+func (s *session) Command(ctx context.Context, name string, payload []byte) ([]byte, error) {
+	f := s.config.commands[name]
+	if f == nil {
+		return nil, mappers.Refuse(mappers.NotReachable, "the model has no bacnet visitor for the command %s", name)
+	}
+	return nil, s.write(ctx, f, cmp.Or(f.value, string(payload)))
 }

@@ -131,6 +131,29 @@ func TestADeviceWithoutReadPropertyMultipleIsReadOneByOne(t *testing.T) {
 	assert.Len(t, o.Group([]string{"supply", "fan"}), 2)
 }
 
+func TestACommandWritesOnce(t *testing.T) {
+	s := newUnit(t)
+	d := unitDevice(map[string]string{"address": s.Addr().String()})
+	d.Commands = []mappers.Property{
+		property("stop", "", false, "object", "BO:1", "value", "inactive"), property("set", mappers.Float, false, "object", "AV:1"),
+		property("release", "", false, "object", "AV:1", "value", "null"),
+	}
+	o := openUnit(t, d, s)
+	command := func(name, payload string) {
+		t.Helper()
+		_, err := o.Command(t.Context(), name, []byte(payload))
+		require.NoError(t, err)
+	}
+	command("stop", "")
+	assert.Equal(t, wire.Enumerated(0), s.Value(unitFan))
+	command("set", "25")
+	assert.Equal(t, float32(25), s.Value(unitSetpoint))
+	command("release", "")
+	assert.Equal(t, float32(21), s.Value(unitSetpoint))
+	_, err := o.Command(t.Context(), "other", nil)
+	require.ErrorContains(t, err, "no bacnet visitor")
+}
+
 func TestNullRelinquishesAndRefusalsSayWhy(t *testing.T) {
 	s := newUnit(t)
 	o := openUnit(t, unitDevice(map[string]string{"address": s.Addr().String(), "priority": "8"}), s)

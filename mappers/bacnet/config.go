@@ -86,6 +86,11 @@ func parseDevice(d mappers.Device, timeout time.Duration) (c deviceConfig, err e
 			c.first = f
 		}
 	}
+	for _, p := range d.Commands {
+		if c.commands[p.Name], err = parseField(p, c.priority); err != nil {
+			return c, err
+		}
+	}
 	return c, nil
 }
 

@@ -20,6 +20,12 @@ type deviceConfig struct {
 	most        int           // nodes in one request; 0: learnt
 	fields      map[string]*field
 	order       []*field
+	commands    map[string]*methodCall
+}
+
+// methodCall is what a command calls.
+type methodCall struct {
+	object, node *field // with the names of their namespaces
 }
 
 // field is where a property is.
@@ -55,7 +61,12 @@ func parseDevice(d mappers.Device, o Options) (c deviceConfig, err error) {
 	if err := s.Rest(); err != nil {
 		return c, err
 	}
-	c.fields = map[string]*field{}
+	c.fields, c.commands = map[string]*field{}, map[string]*methodCall{}
+	for _, p := range d.Commands {
+		if c.commands[p.Name], err = parseMethod(p); err != nil {
+			return c, err
+		}
+	}
 	for _, p := range d.Properties {
 		if !p.Visited {
 			continue
@@ -110,4 +121,20 @@ func parseField(p mappers.Property) (*field, error) {
 		return nil, err
 	}
 	return f, s.Rest()
+}
+
+func parseMethod(p mappers.Property) (*methodCall, error) {
+	s := settings.OfVisitor("opcua", p)
+	m := &methodCall{object: &field{name: p.Name}, node: &field{name: p.Name, spec: p}}
+	for key, f := range map[string]*field{"object": m.object, "method": m.node} {
+		text := s.Get(key)
+		if text == "" {
+			return nil, s.Bad(key, "is required: the object, and the method that is called of it")
+		}
+		var err error
+		if f.node, f.namespace, err = wire.ParseNodeID(text); err != nil {
+			return nil, s.Bad(key, "%q %v", text, err)
+		}
+	}
+	return m, s.Rest()
 }

@@ -237,3 +237,64 @@ func encodeScalar(text string, k wire.Kind) (any, error) {
 	}
 	return nil, mappers.Refuse(mappers.Rejected, "the node has the type %s, which is not written", k)
 }
+
+// encodeArguments makes a method's arguments of a command's input.
+func encodeArguments(inputs []wire.MethodArgument, payload string) ([]wire.Value, error) {
+	texts := []string{payload}
+	switch {
+	case len(inputs) == 0:
+		if strings.TrimSpace(payload) != "" {
+			return nil, mappers.Refuse(mappers.Invalid, "the method takes no arguments")
+		}
+		return nil, nil
+	case len(inputs) > 1:
+		var list []json.RawMessage
+		if err := json.Unmarshal([]byte(payload), &list); err != nil || len(list) != len(inputs) {
+			return nil, mappers.Refuse(mappers.Invalid, "the method takes a list of %d arguments, such as [1,2]", len(inputs))
+		}
+		texts = nil
+		for _, raw := range list {
+			var s string
+			if json.Unmarshal(raw, &s) != nil {
+				s = string(raw)
+			}
+			texts = append(texts, s)
+		}
+	}
+	var out []wire.Value
+	for i, in := range inputs {
+		kind := wire.BuiltIn(in.Type)
+		if kind == wire.KindNull {
+			return nil, mappers.Refuse(mappers.NotReachable, "argument %s of the method has the type %s, which is not written", in.Name, in.Type)
+		}
+		v, err := encode(texts[i], kind, in.Array)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, v)
+	}
+	return out, nil
+}
+
+// results are what a method returned: nothing, one value, or a list of them.
+func (f *field) results(values []wire.Value) ([]byte, error) {
+	list := []any{}
+	for _, v := range values {
+		text, err := f.decode(v)
+		if err != nil {
+			return nil, err
+		}
+		if len(values) == 1 {
+			return []byte(text), nil
+		}
+		if v.Array {
+			list = append(list, json.RawMessage(text))
+		} else {
+			list = append(list, jsonValue(v.Values[0], text))
+		}
+	}
+	if len(list) == 0 {
+		return nil, nil
+	}
+	return json.Marshal(list)
+}

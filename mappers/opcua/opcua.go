@@ -135,7 +135,11 @@ func (s *session) connect(ctx context.Context) (*connection, error) {
 		return nil, mappers.NotSent(fmt.Errorf("%s: %w", s.config.options.URL, err))
 	}
 	conn = &connection{Session: dialed, nodes: map[*field]wire.NodeID{}, kinds: map[*field]valueKind{}}
-	if err := conn.resolve(ctx, s.config.order, s.device.Tell); err != nil {
+	nodes := s.config.order
+	for _, m := range s.config.commands {
+		nodes = append(nodes[:len(nodes):len(nodes)], m.object, m.node)
+	}
+	if err := conn.resolve(ctx, nodes, s.device.Tell); err != nil {
 		_ = conn.Close()
 		return nil, mappers.NotSent(err)
 	}
@@ -361,4 +365,39 @@ func (s *session) Nearest(property, value string) (string, error) {
 		return "", err
 	}
 	return f.text(k.kind, v.Values[0])
+}
+
+// Command implements mappers.Commander: it calls a method. Its one argument is the payload; several are a list in JSON. What the method
+// returns is the answer: one value, or a list.
+func (s *session) Command(ctx context.Context, name string, payload []byte) ([]byte, error) {
+	m := s.config.commands[name]
+	if m == nil {
+		return nil, mappers.Refuse(mappers.NotReachable, "the model has no opcua visitor for the command %s", name)
+	}
+	c, err := s.connect(ctx)
+	if err != nil {
+		return nil, err
+	}
+	object, hasObject := c.nodes[m.object]
+	node, hasNode := c.nodes[m.node]
+	if !hasObject || !hasNode {
+		return nil, mappers.Refuse(mappers.NotReachable, "the server has no namespace %s%s", m.object.namespace, m.node.namespace)
+	}
+	inputs, err := inputArguments(ctx, c.Session, node)
+	if err != nil {
+		return nil, err
+	}
+	arguments, err := encodeArguments(inputs, string(payload))
+	if err != nil {
+		return nil, err
+	}
+	results, err := c.Call(ctx, object, node, arguments)
+	var status wire.Status
+	if errors.As(err, &status) {
+		return nil, mappers.Refuse(mappers.Rejected, "%s: the server says %v", name, err)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return m.node.results(results)
 }

@@ -27,10 +27,10 @@ func TestEachErrorNamesTheFieldAndTheRule(t *testing.T) {
 	require.NoError(t, err)
 	assert.Equal(t, "Fast", w)
 	for message, err := range map[string]error{
-		`spec.protocol.config.port: "80" is no number from 1 to 10`:              second(s.Integer("port", 1, 1, 10)),
-		`spec.protocol.config.wait: "2s" is no time from 1ms to 1s, such as 1ms`: second(s.Duration("wait", 0, time.Millisecond, time.Second)),
-		`spec.protocol.config.wait: "2s" is neither true nor false`:              second(s.Boolean("wait", false)),
-		`spec.protocol.config.mode: "fast" is none of slow`:                      second(s.Choice("mode", "slow", "slow")),
+		`spec.protocol.config.port: "80" is no number from 1 to 10`:              lastError(s.Integer("port", 1, 1, 10)),
+		`spec.protocol.config.wait: "2s" is no time from 1ms to 1s, such as 1ms`: lastError(s.Duration("wait", 0, time.Millisecond, time.Second)),
+		`spec.protocol.config.wait: "2s" is neither true nor false`:              lastError(s.Boolean("wait", false)),
+		`spec.protocol.config.mode: "fast" is none of slow`:                      lastError(s.Choice("mode", "slow", "slow")),
 		`spec.protocol.config.colour: is no setting of knx`:                      s.Rest(),
 	} {
 		assert.EqualError(t, err, message)
@@ -39,8 +39,8 @@ func TestEachErrorNamesTheFieldAndTheRule(t *testing.T) {
 	require.ErrorContains(t, err, "spec.protocol.config.file")
 }
 
-// second is the error, the last of what a call returns.
-func second(values ...any) error {
+// lastError is the error, the last of what a call returns.
+func lastError(values ...any) error {
 	err, _ := values[len(values)-1].(error)
 	return err
 }
