@@ -193,10 +193,10 @@ func (a *accessControl) ownsMapper(id *Identity, mapper string) bool {
 	return id.Has(topics.RoleMapper) && (id.User == mapper || !a.mappers[mapper])
 }
 
-// ownsMapperTopic reports whether a topic that describes a mapper (its state, its protocols) describes the identity's own mapper.
+// ownsMapperTopic reports whether a topic that describes a mapper (its state, its protocols, its settings) describes the identity's own mapper.
 // It is true for other roles and other topics.
 func (a *accessControl) ownsMapperTopic(id *Identity, role topics.Role, addr topics.Address) bool {
-	ofMapper := addr.Kind == topics.KindMapperState || addr.Kind == topics.KindMapperProtocols
+	ofMapper := addr.Kind == topics.KindMapperState || addr.Kind == topics.KindMapperProtocols || addr.Kind == topics.KindMapperSettings
 	return role != topics.RoleMapper || !ofMapper || a.ownsMapper(id, addr.Device)
 }
 

@@ -109,7 +109,7 @@ func (a *admission) mayClear(m Message) bool {
 		return true
 	}
 	at, err := topics.Parse(m.Topic)
-	return err == nil && at.Node == a.opts.Node && (at.Kind == topics.KindMapperState || at.Kind == topics.KindMapperProtocols)
+	return err == nil && at.Node == a.opts.Node && (at.Kind == topics.KindMapperState || at.Kind == topics.KindMapperProtocols || at.Kind == topics.KindMapperSettings)
 }
 
 // refused counts and logs a refusal, and publishes it: with MQTT 3.1.1 and at QoS 0 there is no other way to learn of it, many

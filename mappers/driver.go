@@ -42,6 +42,18 @@ type Sharer interface {
 	Bus(d Device) string
 }
 
+// Describer is a Driver that says which settings its protocol has, for forms and `edgebus device settings`: a table, from which the
+// driver's own checks follow as far as they can.
+type Describer interface {
+	Settings() ProtocolSettings
+}
+
+// ProtocolSettings are the settings of a protocol; Run adds its names.
+type ProtocolSettings = resource.ProtocolSettings
+
+// ProtocolSetting is one setting of a protocol.
+type ProtocolSetting = resource.ProtocolSetting
+
 // Reader is a Session that can read one property.
 type Reader interface {
 	Read(ctx context.Context, property string) (string, error)

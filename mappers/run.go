@@ -67,6 +67,9 @@ func Run(ctx context.Context, o Options, driver Driver) error {
 	m.out.tooLarge = m.valueTooLarge
 	m.out.set(m.presence(resource.Online))
 	m.out.set(m.protocols())
+	if d, ok := driver.(Describer); ok {
+		m.out.set(m.settings(d))
+	}
 	return m.run(ctx)
 }
 
@@ -133,6 +136,14 @@ func (m *mapper) protocols() client.Message {
 	return m.own(topics.KindMapperProtocols, payload)
 }
 
+// settings publishes which settings the mapper takes, for forms and help.
+func (m *mapper) settings(d Describer) client.Message {
+	s := d.Settings()
+	s.Protocols = m.driver.Protocols()
+	payload, _ := json.Marshal(s) // texts and numbers can be written
+	return m.own(topics.KindMapperSettings, payload)
+}
+
 // own is a message about the mapper itself.
 func (m *mapper) own(kind topics.Kind, payload []byte) client.Message {
 	a := topics.Address{Node: m.node, Kind: kind, Device: m.o.Name}
@@ -174,7 +185,7 @@ func (m *mapper) message(msg client.Message) {
 	case topics.KindCommand:
 		m.command(a, msg)
 	case topics.KindReported, topics.KindRefused, topics.KindProblem, topics.KindReadProblem, topics.KindDeviceState,
-		topics.KindMapperState, topics.KindMapperProtocols:
+		topics.KindMapperState, topics.KindMapperProtocols, topics.KindMapperSettings:
 		m.out.reassert(msg, m.o.Now())
 	}
 }

@@ -77,6 +77,7 @@ const (
 	KindInstance
 	KindMapperState
 	KindMapperProtocols
+	KindMapperSettings
 	KindStatus
 	KindTelemetry
 	KindEvents
@@ -156,6 +157,7 @@ var contractTable = [...]Topic{
 	{KindInstance, "discovery/{configuration}/instances/{instance}", OwnerEdge, 1, true, "DiscoveredDevice", discovererRoles, instanceReaderRoles, "a device that was discovered"},
 	{KindMapperState, "mappers/{mapper}/state", OwnerEdge, 1, true, "PresenceState", []Role{RoleMapper}, watcherRoles, "a mapper's presence: online, or offline as published by its will"},
 	{KindMapperProtocols, "mappers/{mapper}/protocols", OwnerEdge, 1, true, "Protocols", []Role{RoleMapper}, watcherRoles, "the protocols that a mapper speaks"},
+	{KindMapperSettings, "mappers/{mapper}/settings", OwnerEdge, 1, true, "ProtocolSettings", []Role{RoleMapper}, watcherRoles, "the settings that a mapper takes for its devices"},
 	{KindStatus, "status", OwnerEdge, 1, true, "NodeStatus", noRoles, agentReaderRoles, "system information, conditions, versions"},
 	{KindTelemetry, "devices/{device}/telemetry/#", OwnerEdge, 1, false, "bytes", []Role{RoleMapper, RoleNode}, watcherRoles, "stream: stored and forwarded, not retained"},
 	{KindEvents, "devices/{device}/events/#", OwnerEdge, 1, false, "bytes", []Role{RoleMapper, RoleNode}, watcherRoles, "stream: stored and forwarded, not retained"},

@@ -215,7 +215,7 @@ func noSuchTopic(key string) string {
 	case head == "secrets":
 		return "only parts/{part} is defined below a secret"
 	case head == "mappers":
-		return "only state and protocols are defined below mappers/{mapper}/"
+		return "only state, protocols and settings are defined below mappers/{mapper}/"
 	case head == "enroll":
 		return "only answer is defined below enroll/{request}/"
 	case head == "history":

@@ -87,7 +87,7 @@ func TestParseRefuses(t *testing.T) {
 		"v1/nodes/n1/devices/lamp/desired/po+er": "wildcards",
 		"v1/nodes/n1/devices/lamp/desired/a\x00": "NUL",
 		"v1/nodes/n1/devices/lamp/desired/\xff":  "UTF-8",
-		"v1/nodes/n1/mappers/m":                  "state and protocols",
+		"v1/nodes/n1/mappers/m":                  "state, protocols and settings",
 		"v1/nodes/n1/discovery/c/x":              "instances/{instance}",
 		"v1/nodes/n1/bridge/":                    "nothing after bridge",
 		"v1/nodes/n1/sync/sideways":              "no such topic",

@@ -36,6 +36,7 @@ func (ms *mappers) state(b *batch, a topics.Address, m broker.Message) error {
 	if len(m.Payload) == 0 {
 		delete(ms.users, a.Key())
 		ms.up.clear(b, topics.Address{Kind: topics.KindMapperProtocols, Device: a.Device}.Key())
+		ms.up.clear(b, topics.Address{Kind: topics.KindMapperSettings, Device: a.Device}.Key())
 	}
 	if known && string(m.Payload) != resource.Online {
 		ms.devices.setOrphans(b, prev.Origin)
@@ -87,6 +88,22 @@ func (ms *mappers) protocols(b *batch, a topics.Address, m broker.Message) error
 		return err
 	}
 	ms.devices.markAll(b)
+	return ms.up.writeWithin(b, newEntry(b, a.Key(), m.Payload, m.ClientID()))
+}
+
+// settings stores which settings a mapper takes.
+func (ms *mappers) settings(b *batch, a topics.Address, m broker.Message) error {
+	if err := ms.checkOwner(a.Device, m); err != nil {
+		return err
+	}
+	if len(m.Payload) > 0 {
+		if _, err := resource.ParseProtocolSettings(m.Payload); err != nil {
+			return err
+		}
+	}
+	if err := ms.roomFor(a.Device, m); err != nil {
+		return err
+	}
 	return ms.up.writeWithin(b, newEntry(b, a.Key(), m.Payload, m.ClientID()))
 }
 

@@ -170,3 +170,16 @@ func TestAMapperThatGoesLeavesItsDevicesUnknown(t *testing.T) {
 	require.NoError(t, r.send("mappers/modbus/state", "offline")) // its will
 	r.value("devices/hall/state", "unknown")
 }
+
+func TestAMapperSaysWhichSettingsItTakes(t *testing.T) {
+	r := newJoinedRig(t)
+	const settings = `{"protocols":["virtual"],"property":[{"name":"min","type":"number","help":"the least value"}]}`
+	require.NoError(t, r.sendAs("m1", "mapper-m1", "mappers/m1/state", "online"))
+	require.NoError(t, r.sendAs("m1", "mapper-m1", "mappers/m1/settings", settings))
+	r.inStep()
+	require.Equal(t, settings, r.atHub("mappers/m1/settings"))
+	require.ErrorIs(t, r.sendAs("m2", "mapper-m2", "mappers/m1/settings", settings), resource.Forbidden)
+	require.ErrorContains(t, r.sendAs("m1", "mapper-m1", "mappers/m1/settings", `{"protocols":["x"],"device":[{}]}`), "settings.device[0]")
+	require.NoError(t, r.sendAs("m1", "mapper-m1", "mappers/m1/state", ""))
+	require.NotContains(t, r.retained(), "mappers/m1/settings")
+}

@@ -98,6 +98,8 @@ func (t *Twin) applyPublish(b *batch, a topics.Address, m broker.Message) error 
 		return t.mappers.state(b, a, m)
 	case topics.KindMapperProtocols:
 		return t.mappers.protocols(b, a, m)
+	case topics.KindMapperSettings:
+		return t.mappers.settings(b, a, m)
 	case topics.KindAgent, topics.KindUpgradeStatus:
 		return t.programs.report(b, a, m)
 	case topics.KindAgentState, topics.KindDiscovererState:

@@ -141,8 +141,15 @@ func (p *deviceParams) expand(field, text string) (string, error) {
 
 const devicePath = "spec.protocol.config."
 
-// The settings of a Device that are not parameters of its own choice.
-var reservedSettings = []string{"availability", "availabilityMode", "availabilityPath", "available", "get", "getEvery", "getPayload", "sparkplug"}
+// reservedSettings are the settings of a Device that are not parameters of its own choice.
+var reservedSettings = func() (names []string) {
+	for _, s := range protocolSettings.Device {
+		if !s.Address {
+			names = append(names, s.Name)
+		}
+	}
+	return names
+}()
 
 func parseDevice(d mappers.Device) (c deviceConfig, err error) {
 	p := &deviceParams{values: map[string]string{}, used: map[string]bool{}}

@@ -2,6 +2,7 @@ package mqtt
 
 import (
 	"context"
+	"strings"
 	"testing"
 	"time"
 
@@ -88,4 +89,35 @@ func TestSettingsOfEventsAndCommandsAreChecked(t *testing.T) {
 		_, err := mappers.Open(t.Context(), newDriver(server, waitTime), d)
 		require.ErrorContains(t, err, want)
 	}
+}
+
+// What the table says is what the driver takes, in each place.
+func TestTheTableOfSettingsIsWhatIsChecked(t *testing.T) {
+	settings := New(Options{}).Settings()
+	takes := func(place, name string) bool {
+		d := buttonDevice()
+		d.Properties = []mappers.Property{{Name: "p", Type: mappers.String, Visited: true, Config: map[string]string{"state": "s"}}}
+		d.Properties[0].Config, d.Events[0].Config, d.Commands[0].Config = map[string]string{"state": "s"}, map[string]string{"state": "{topic}"}, map[string]string{"command": "{topic}"}
+		switch place {
+		case "device":
+			d.Config[name] = "x"
+		case "property":
+			d.Properties[0].Config[name] = "x"
+		case "event":
+			d.Events[0].Config[name] = "x"
+		case "command":
+			d.Commands[0].Config[name] = "x"
+		}
+		_, err := parseDevice(d)
+		return err == nil || !strings.Contains(err.Error(), "no setting of mqtt") && !strings.Contains(err.Error(), "no other settings")
+	}
+	for _, place := range []string{"device", "property", "event", "command"} {
+		require.NotEmpty(t, settings.SettingsFor(place))
+		for _, s := range settings.SettingsFor(place) {
+			require.True(t, takes(place, s.Name), "%s of a %s", s.Name, place)
+		}
+		require.False(t, takes(place, "colour"), place)
+	}
+	require.False(t, takes("event", "payload"))
+	require.False(t, takes("command", "metric"))
 }

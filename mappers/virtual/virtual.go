@@ -211,7 +211,7 @@ type simulatedProperty struct {
 
 // knownSettings are the settings, and spellings other names for them.
 var (
-	knownSettings  = []string{"generator", "min", "max", "period", "value"}
+	knownSettings  = settingNames(protocolSettings.Property)
 	settingAliases = map[string]string{"initial": "value", "minimum": "min", "maximum": "max"}
 )
 

@@ -203,3 +203,17 @@ func TestEventsHappenByThemselvesAndByCommands(t *testing.T) {
 		require.ErrorContains(t, err, want)
 	}
 }
+
+// A setting that the table doesn't have is refused, and one that it has is not: forms and checks are of one table.
+func TestTheTableOfSettingsIsWhatIsChecked(t *testing.T) {
+	settings := virtual.New(virtual.Options{}).Settings()
+	require.NotEmpty(t, settings.Property)
+	for _, s := range settings.Property {
+		d := deviceWith(map[string]string{s.Name: "!"}, mappers.Float, false)
+		if _, err := virtual.New(virtual.Options{}).Open(t.Context(), d); err != nil {
+			require.NotContains(t, err.Error(), "is no setting", s.Name)
+		}
+	}
+	_, err := virtual.New(virtual.Options{}).Open(t.Context(), deviceWith(map[string]string{"colour": "!"}, mappers.Float, false))
+	require.ErrorContains(t, err, "is no setting")
+}

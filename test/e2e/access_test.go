@@ -65,7 +65,7 @@ type accessBroker struct {
 // accessValues are payloads that the topics' owners accept, so that a refusal can only be of the client.
 var accessValues = map[topics.Kind]string{
 	topics.KindDesired: "ON", topics.KindReported: "ON", topics.KindDesiredAll: `{"power":"ON"}`, topics.KindReportedAll: `{"power":"ON"}`,
-	topics.KindDeviceState: "online", topics.KindMapperState: "online", topics.KindAgentState: "online", topics.KindDiscovererState: "online", topics.KindMapperProtocols: `["virtual"]`, topics.KindGet: "",
+	topics.KindDeviceState: "online", topics.KindMapperState: "online", topics.KindAgentState: "online", topics.KindDiscovererState: "online", topics.KindMapperProtocols: `["virtual"]`, topics.KindMapperSettings: `{"protocols":["virtual"]}`, topics.KindGet: "",
 	topics.KindRefused: `{"code":"OutOfRange","value":"ON"}`, topics.KindProblem: `{"code":"Unreachable"}`, topics.KindReadProblem: `{"code":"Unreachable"}`,
 	topics.KindDiscoveryHandler: `{"state":"Accepted"}`,
 }

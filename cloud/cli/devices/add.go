@@ -21,11 +21,11 @@ import (
 func newDevice() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "device",
-		Short: "Add a device without a manifest",
+		Short: "Add a device without a manifest, and show what protocols need",
 		Example: `  edgebus device add hall --model room-thermostat --node demo tcp://10.0.0.7:502 --set unit=3
   edgebus device add lamp --model zigbee-lamp --node demo zigbee2mqtt/lamp --dry-run`,
 	}
-	cmd.AddCommand(newDeviceAdd())
+	cmd.AddCommand(newDeviceAdd(), newDeviceSettings())
 	return cmd
 }
 

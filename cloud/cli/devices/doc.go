@@ -6,6 +6,7 @@
 //
 //	twin.go       twin get, twin watch, twin set, and how that waits for the device
 //	add.go        device add: a Device without a manifest
+//	settings.go   device settings: which settings a protocol has
 //	alarm.go      alarm list, ack, set
 //	history.go    history: what a property was, drawn
 //	call.go       call: a command to a device, by MQTT
