@@ -51,8 +51,8 @@ func (s session) Read(context.Context, string) (string, error) {
 	return s.position, nil
 }
 
-// Write implements mappers.Writer. A *Refusal is the device's answer and final; after another error the device is
-// offline until Open succeeds, and then the value is written.
+// Write implements mappers.Writer. A *Refusal is the device's answer and final; after another error the property is read until it has
+// the value, and written again only after that.
 func (s session) Write(_ context.Context, _, value string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

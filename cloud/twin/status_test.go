@@ -139,6 +139,27 @@ func TestADevicesStatusSaysWhyItIsNotOnline(t *testing.T) {
 	require.Equal(t, "True", r.condition("Online", "Online").Status)
 }
 
+func TestADevicesStatusSaysWhatIsWrongWhileItIsOnline(t *testing.T) {
+	r, c := newJoinedRig(t)
+	c.report("mappers/virtual/protocols", `["virtual"]`)
+	c.report("mappers/virtual/state", "online")
+	c.report("devices/lamp/state", "online")
+	r.condition("Online", "Online")
+	d, _ := r.device("lamp")
+	require.Empty(t, resource.ConditionOf(d.Status.Conditions, resource.ConditionDegraded).Type, "there was nothing yet")
+	r.forgetNotes()
+	c.report("devices/lamp/problem", `{"code":"CycleNotKept","message":"level is read every 4s, and is to be read every 1s","online":true}`)
+	degraded := r.condition(resource.ConditionDegraded, "CycleNotKept")
+	require.Equal(t, "True", degraded.Status)
+	require.Equal(t, "level is read every 4s, and is to be read every 1s", degraded.Message)
+	require.Contains(t, r.awaitEvent(resource.ConditionDegraded).Message, "CycleNotKept: level is read")
+	require.Equal(t, "True", r.condition("Online", "Online").Status)
+	c.report("devices/lamp/problem", `{"code":"Unreachable","message":"no answer"}`)
+	c.report("devices/lamp/state", "offline")
+	r.condition("Online", "Unreachable")
+	require.Equal(t, "False", r.condition(resource.ConditionDegraded, "AsConfigured").Status)
+}
+
 func TestADeviceOfANodeThatNobodyKnows(t *testing.T) {
 	r := newRig(t)
 	r.create(resource.KindDeviceModel, "lamp", lampModel(false))

@@ -162,4 +162,8 @@ func TestAValueThatIsUnknownIsCleared(t *testing.T) {
 	require.Contains(t, r.retained(), "devices/hall/problem/temperature")
 	require.NoError(t, r.send("devices/hall/reported/temperature", "21"))
 	require.NotContains(t, r.retained(), "devices/hall/problem/temperature")
+	require.NoError(t, r.send("devices/hall/problem/temperature", `{"code":"Unread","message":"no answer"}`))
+	r.value("devices/hall/reported/temperature", "21")
+	require.NoError(t, r.send("devices/hall/problem/temperature", `{"code":"Stale","message":"the device has not said it again"}`))
+	require.NotContains(t, r.retained(), "devices/hall/reported/temperature", "too old is no value either")
 }
