@@ -26,6 +26,7 @@
 //	value.go         what a payload says, and what a command is
 //	availability.go  whether the device is there
 //	mqtt.go          the driver, its connection and its sessions
+//	events.go        events and commands of the model
 //	sparkplug.go     Sparkplug B: edge nodes, births and aliases
 //	zigbee2mqtt.go   a model of what a zigbee2mqtt device exposes
 //	browse.go        mapper-mqtt browse

@@ -58,18 +58,18 @@ func (f sparkplugSource) filters() []string {
 
 // edgeNode is what is known of an edge node of Sparkplug in which Devices are: its session, which ends with its death. Driver.mu guards it.
 type edgeNode struct {
-	source  sparkplugSource  // of the edge node itself
-	session string           // the number that its birth has, and its death
-	seq     int              // of the last message; -1: unknown
-	births  map[string]birth // by device, of those that a session is for; "": the edge node
-	deaths  map[string]bool  // likewise
-	asked   time.Time        // when it was asked to be born again
-	owed    string           // why it is to be born again; empty: it needn't
-	born    time.Time        // when its last birth was
+	source  sparkplugSource        // of the edge node itself
+	session string                 // the number that its birth has, and its death
+	seq     int                    // of the last message; -1: unknown
+	births  map[string]deviceBirth // by device, of those that a session is for; "": the edge node
+	deaths  map[string]bool        // likewise
+	asked   time.Time              // when it was asked to be born again
+	owed    string                 // why it is to be born again; empty: it needn't
+	born    time.Time              // when its last birth was
 }
 
-// birth is what a birth says of its metrics.
-type birth struct {
+// deviceBirth is what a birth says of its metrics.
+type deviceBirth struct {
 	metrics map[string]bornMetric
 	aliases map[uint64]string
 }
@@ -90,7 +90,7 @@ func newEdgeNode(source sparkplugSource) *edgeNode {
 // reset forgets what is known: messages may have been missed.
 func (n *edgeNode) reset() {
 	n.seq, n.session, n.owed = -1, "", ""
-	n.births, n.deaths = map[string]birth{}, map[string]bool{}
+	n.births, n.deaths = map[string]deviceBirth{}, map[string]bool{}
 }
 
 // sparkplugMessage is a message of an edge node: kind is NBIRTH, DDATA and so on.
@@ -163,7 +163,7 @@ func (n *edgeNode) take(m sparkplugMessage, used bool) (why string) {
 
 func (n *edgeNode) bear(device string, p sparkplug.Payload) {
 	delete(n.deaths, device)
-	b := birth{map[string]bornMetric{}, map[uint64]string{}}
+	b := deviceBirth{map[string]bornMetric{}, map[uint64]string{}}
 	for _, m := range p.Metrics {
 		b.metrics[m.Name] = bornMetric{m.Type, m.Alias, m.HasAlias}
 		if m.HasAlias {
