@@ -256,3 +256,19 @@ func TestOneSignsInWithAFormThatLeadsBackAndSignsOut(t *testing.T) {
 	takePicture(t, ctx, "sign-in", 390, true)
 	awaitTrue(t, ctx, `fetch('/apis/edgebus.io/v1alpha1/nodes').then(r => r.status === 401)`)
 }
+
+func TestTheLastDayOfAValueIsInItsRowAndATapPlotsIt(t *testing.T) {
+	p, ctx := startDemo(t), startBrowser(t)
+	run(t, ctx, chromedp.Navigate("http://"+p.core+"/ui/devices/default/thermostat"))
+	awaitTrue(t, ctx, `document.querySelector('.spark svg path')`)
+	pressButton(t, ctx, "Plot of temperature")
+	awaitTrue(t, ctx, `document.querySelector('.plot canvas')?.width > 300`)
+	awaitText(t, ctx, "data since")
+	takePicture(t, ctx, "plot", 1280, false)
+	takePicture(t, ctx, "plot", 1280, true)
+	pressButton(t, ctx, "1 h")
+	awaitTrue(t, ctx, `[...document.querySelectorAll('.plot .chip')].find(c => c.textContent === '1 h').ariaPressed === 'true'`)
+	// The hub has a node's past when an hour of it is closed; until then the page shows what it has seen itself.
+	p.open(t, ctx, "/ui/devices/default/thermostat")
+	awaitTrue(t, ctx, `document.querySelector('.spark svg path')`)
+}

@@ -4,7 +4,7 @@ import { useRoute } from 'preact-iso';
 import { acknowledge, condition, devicePath, get, mayWrite, onNode, path, query, ROOT } from './api';
 import { link, publish, request, subscribe, type Message } from './live';
 import { Badge, Command, Empty, Failure, Head, Labels, now, Row, Since, StateBadge, useData } from './ui';
-import { Plot, Spark, type History } from './plot';
+import { Plot, sampleOf, Spark, type History, type Sample } from './plot';
 import { Events } from './events';
 
 interface Value { value: string; ts?: string; origin?: string; ver?: number; for?: number }
@@ -118,6 +118,9 @@ function Property({ device, p, t, off, set }: { device: any; p: any; t: Twin; of
   const s = stateOf(p, t);
   const want = t.override ?? t.desired;
   const history = useHistory(device, p, 60);
+  const seen = useRef<Sample[]>([]);
+  const last = seen.current.at(-1), current = t.reported && sampleOf(t.reported.value, t.reported.ts);
+  if (current && (!last || current.t > last.t)) seen.current = [...seen.current, current].slice(-500);
   return <>
     <tr class={open ? 'open' : ''}>
       <th scope="row"><button type="button" class="plain" aria-expanded={open} onClick={() => setOpen(!open)} title={p.description}>{title(p)}</button>{p.title && <small class="dim">{p.name}</small>}</th>
@@ -125,10 +128,10 @@ function Property({ device, p, t, off, set }: { device: any; p: any; t: Twin; of
       <td data-label="Since" class="dim"><Since at={t.reported?.ts} /></td>
       <td data-label="Desired">{want ? <span>{shown(p, want.value)} <small class="dim">{t.override && 'on the node, '}{want.origin && `by ${want.origin.startsWith('page-') ? 'a page' : want.origin}`}</small></span> : <span class="dim">–</span>}</td>
       <td data-label="State"><Badge tone={s.tone}>{s.text}{s.since && <> since <Since at={s.since} /></>}</Badge>{s.detail && <p class="why">{s.detail}</p>}</td>
-      <td data-label="24 h" class="spark"><button type="button" class="plain" aria-label={`Plot of ${title(p)}`} onClick={() => setOpen(!open)}><Spark history={history} /></button></td>
+      <td data-label="24 h" class="spark"><button type="button" class="plain" aria-label={`Plot of ${title(p)}`} onClick={() => setOpen(!open)}><Spark history={history} seen={seen.current} /></button></td>
       <td data-label="Set">{writable(p) ? <Control p={p} t={t} off={off} set={(v) => set(p.name, v)} /> : <span class="dim">read only</span>}</td>
     </tr>
-    {open && <tr class="detail"><td colSpan={7}><Plot load={(from, to, points) => loadHistory(device, p, from, to, points)} unit={p.unit} name={title(p)} live={t.reported} />
+    {open && <tr class="detail"><td colSpan={7}><Plot load={(from, to, points) => loadHistory(device, p, from, to, points)} unit={p.unit} name={title(p)} live={t.reported} seen={seen.current} />
       <Command>{onNode() ? `mosquitto_pub -V 5 -q 1 -p 2883 -t v1/nodes/${device.spec.nodeName}/devices/${device.metadata.name}/desired/${p.name} -m ${quote(want?.value ?? '')}` : `edgebus twin set ${device.metadata.name} ${p.name}=${quote(want?.value ?? t.reported?.value ?? 'VALUE')}`}</Command></td></tr>}
   </>;
 }

@@ -7,23 +7,35 @@ export interface History { from: number; to: number; since?: number; step?: numb
 
 export interface Sample { t: number; v: number | null; text?: string }
 
-export const samplesOf = (h?: History): Sample[] => (h?.times ?? []).map((t, i) => {
-  const v = h!.values[i];
-  return typeof v === 'string' ? { t, v: null, text: v } : { t, v };
-});
+// samplesOf are the samples of a history, and those that the page has seen itself since then.
+export function samplesOf(h?: History, seen: Sample[] = []): Sample[] {
+  const list: Sample[] = (h?.times ?? []).map((t, i) => {
+    const v = h!.values[i];
+    return typeof v === 'string' ? { t, v: null, text: v } : { t, v };
+  });
+  const last = list.at(-1)?.t ?? 0;
+  return [...list, ...seen.filter((s) => s.t > last)];
+}
 
-export function Spark({ history }: { history?: History }) {
-  const all = samplesOf(history), list = all.filter((s) => s.v !== null) as { t: number; v: number }[];
-  if (!history || list.length < 2) return <span class="dim">{all.some((s) => s.text !== undefined) ? `${all.length} values` : '–'}</span>;
-  const lo = Math.min(...list.map((s) => s.v)), hi = Math.max(...list.map((s) => s.v)), span = hi - lo || 1, day = history.to - history.from;
-  const x = (t: number) => (((t - history.from) / day) * 96).toFixed(1), y = (v: number) => (22 - ((v - lo) / span) * 20).toFixed(1);
+// sampleOf is a reported value as a sample.
+export function sampleOf(value: string, ts?: string): Sample {
+  const t = ts ? Date.parse(ts) : Date.now(), n = value === 'true' ? 1 : value === 'false' ? 0 : value.trim() === '' ? NaN : Number(value);
+  return Number.isNaN(n) ? { t, v: null, text: value } : { t, v: n };
+}
+
+export function Spark({ history, seen }: { history?: History; seen: Sample[] }) {
+  const to = Math.max(Date.now(), history?.to ?? 0), from = to - 86400e3;
+  const all = samplesOf(history, seen), list = all.filter((s) => s.v !== null) as { t: number; v: number }[];
+  if (list.length < 2) return <span class="dim">{all.some((s) => s.text !== undefined) ? `${all.length} values` : '–'}</span>;
+  const lo = Math.min(...list.map((s) => s.v)), hi = Math.max(...list.map((s) => s.v)), span = hi - lo || 1, day = to - from;
+  const x = (t: number) => (((t - from) / day) * 96).toFixed(1), y = (v: number) => (22 - ((v - lo) / span) * 20).toFixed(1);
   const d = all.map((s, i) => s.v === null ? '' : i && all[i - 1].v !== null ? `H${x(s.t)}V${y(s.v)}` : `M${x(s.t)} ${y(s.v)}`).join('') + (all.at(-1)?.v != null ? 'H96' : '');
   return <svg viewBox="0 0 96 24" width="96" height="24" role="img" aria-label={`from ${lo} to ${hi} in 24 hours`}><path d={d} fill="none" stroke="currentColor" stroke-width="1.5" vector-effect="non-scaling-stroke" /></svg>;
 }
 
 const spans: [string, number][] = [['1 h', 1], ['24 h', 24], ['7 d', 168]];
 
-export function Plot({ load, unit, name, live }: { load: (from: Date, to: Date, points: number) => Promise<History>; unit?: string; name: string; live?: { value: string; ts?: string } }) {
+export function Plot({ load, unit, name, live, seen }: { load: (from: Date, to: Date, points: number) => Promise<History>; unit?: string; name: string; live?: { value: string; ts?: string }; seen: Sample[] }) {
   const box = useRef<HTMLDivElement>(null);
   const [hours, setHours] = useState(24);
   const [zoom, setZoom] = useState<[number, number]>();
@@ -34,19 +46,18 @@ export function Plot({ load, unit, name, live }: { load: (from: Date, to: Date, 
     void (async () => {
       let history: History;
       try { history = await load(from, to, 600); } catch (e) { if (!ended) setState({ error: (e as Error).message }); return; }
-      const samples = samplesOf(history);
+      const samples = samplesOf(history, zoom ? [] : seen);
       if (ended) return;
       setState({ history, samples });
       if (!samples.some((s) => s.v !== null) || !box.current) return;
       const { default: uPlot } = await import('uplot');
       if (ended || !box.current) return;
-      const css = getComputedStyle(box.current), ink = css.color, line = css.getPropertyValue('--line').trim() || ink;
-      const accent = css.getPropertyValue('--plot').trim() || ink;
+      const css = getComputedStyle(box.current), ink = css.color, line = css.borderTopColor, accent = css.outlineColor; // resolved, light or dark
       box.current.replaceChildren();
       const axis = { stroke: ink, grid: { stroke: line, width: 1 }, ticks: { stroke: line, width: 1 } };
       plot = new uPlot({
         width: box.current.clientWidth, height: 220, ms: 1, legend: { show: false }, cursor: { drag: { x: true, y: false, setScale: false } },
-        scales: { x: { min: from.getTime(), max: to.getTime(), time: true } } as any,
+        scales: { x: { min: zoom ? from.getTime() : Math.max(from.getTime(), samples[0].t), max: to.getTime(), time: true } } as any,
         axes: [axis, { ...axis, size: 64, values: (_u: any, v: number[]) => v.map((n) => `${n}${unit ? ' ' + unit : ''}`) }] as any,
         series: [{}, { stroke: accent, width: 2, paths: uPlot.paths.stepped!({ align: 1 }), points: { show: samples.length < 60, fill: accent }, spanGaps: false }] as any,
         hooks: { setSelect: [(u: any) => { if (u.select.width > 4) setZoom([u.posToVal(u.select.left, 'x'), u.posToVal(u.select.left + u.select.width, 'x')]); }] },
