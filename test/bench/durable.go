@@ -250,6 +250,15 @@ func shippedCore(b benchRun, devices, properties int) (*benchProcess, error) {
 
 // seedCore gives a core, before it starts, the devices that a hub would have given it.
 func seedCore(dir string, devices, properties int) error {
+	docs := map[string][]byte{}
+	for d := range devices {
+		docs[fmt.Sprintf("devices/d%d", d)] = deviceBundle(d, properties)
+	}
+	return seedDocuments(dir, docs)
+}
+
+// seedDocuments writes documents into a core's store, as if its hub had sent them.
+func seedDocuments(dir string, docs map[string][]byte) error {
 	st, err := store.Open(store.Options{Dir: dir, Rand: func() uint64 { return 1 }})
 	if err != nil {
 		return err
@@ -260,9 +269,8 @@ func seedCore(dir string, devices, properties int) error {
 		return err
 	}
 	hub := link.NewOwner(link.Down, func() uint64 { return 2 })
-	for d := range devices {
-		e := link.Entry{Key: fmt.Sprintf("devices/d%d", d), Value: deviceBundle(d, properties), Ver: 1}
-		if _, _, err := hub.Put(e); err != nil {
+	for key, doc := range docs {
+		if _, _, err := hub.Put(link.Entry{Key: key, Value: doc, Ver: 1}); err != nil {
 			return err
 		}
 	}

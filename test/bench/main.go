@@ -64,6 +64,7 @@ var benchSections = []benchSection{
 	{"A fleet", measureRollouts},
 	{"The cloud away", measureCloudAway},
 	{"Streams", measureStreams},
+	{"Polls", measurePolls},
 	{"Footprint", measureFootprint},
 }
 
