@@ -67,6 +67,10 @@ func (f *fileWriter) add(s SeriesKey, list []sample) error {
 	}
 	e := seriesEntry{SeriesKey: s}
 	first := 0
+	f.encoder.digits = 0
+	for _, v := range list {
+		f.encoder.digits = max(f.encoder.digits, v.digits)
+	}
 	for i, v := range list {
 		if !f.encoder.fits(v, chunk.MaxSamples) {
 			if err := f.writeChunk(&e, list[first:i]); err != nil {

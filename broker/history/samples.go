@@ -7,6 +7,7 @@ import (
 	"math"
 	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/edgebus/edgebus/broker/history/chunk"
 	"github.com/edgebus/edgebus/topics/resource"
@@ -35,6 +36,7 @@ type sample struct {
 	t         int64 // ms since 1970
 	form      form
 	gap       bool // nothing is known from there on
+	digits    byte // decimals of number, as it was written
 	number    float64
 	low, high float64
 	text      string
@@ -61,11 +63,41 @@ func parseSample(kind resource.DataType, value string, t int64) sample {
 		}
 	case resource.TypeFloat, resource.TypeDouble:
 		if x, err := strconv.ParseFloat(value, 64); err == nil && !math.IsNaN(x) && !math.IsInf(x, 0) {
-			return sample{t: t, number: x}
+			return sample{t: t, number: x, digits: decimals(value)}
 		}
 	}
 	return sample{t: t, form: textForm, text: value}
 }
+
+// maxDecimals is the most decimals with which numbers are scaled, and maxScaled what a scaled number has to be below, so that it is exact.
+const (
+	maxDecimals = 6
+	maxScaled   = 1 << 53
+)
+
+// decimals is how many digits a decimal number has after its point; 0 where scaling by them is of no use.
+func decimals(value string) byte {
+	_, after, _ := strings.Cut(value, ".")
+	if len(after) > maxDecimals || strings.Trim(after, "0123456789") != "" {
+		return 0
+	}
+	return byte(len(after))
+}
+
+var powersOfTen = [maxDecimals + 1]float64{1, 1e1, 1e2, 1e3, 1e4, 1e5, 1e6}
+
+// scale makes a whole number of one with so many decimals: its bits differ in fewer places from those of the one before. ok is false where
+// the number would not be the same again.
+func scale(number float64, digits byte) (scaled float64, ok bool) {
+	if digits == 0 {
+		return number, true
+	}
+	scaled = math.Round(number * powersOfTen[digits])
+	return scaled, math.Abs(scaled) < maxScaled && scaled/powersOfTen[digits] == number && (scaled != 0 || !math.Signbit(number))
+}
+
+// The form of a chunk of numbers is numberForm with their decimals above it.
+const decimalsShift = 4
 
 // encoder encodes the samples of a series as chunks, one after the other.
 type encoder struct {
@@ -73,6 +105,8 @@ type encoder struct {
 	num   [3]chunk.NumberChunk // only the first one but of thinned samples
 	text  chunk.TextChunk
 	count int
+
+	digits byte // with which the numbers are scaled: the most that there were, also in chunks before
 }
 
 func (e *encoder) reset() {
@@ -85,17 +119,42 @@ func (e *encoder) reset() {
 
 // fits is whether a sample can be added to the chunk.
 func (e *encoder) fits(s sample, most int) bool {
-	return e.count == 0 || e.form == s.form && e.count < most && len(e.text.Bytes) < 1<<16
+	if e.count == 0 {
+		return true
+	}
+	_, scales := scale(s.number, e.form.digits())
+	return e.form.kind() == s.form && s.digits <= e.digits && (scales || s.gap || s.form != numberForm) && e.count < most && len(e.text.Bytes) < 1<<16
+}
+
+func (f form) kind() form { return f & (1<<decimalsShift - 1) }
+
+func (f form) digits() byte { return byte(f >> decimalsShift) }
+
+// begin chooses the form of a chunk by its first sample.
+func (e *encoder) begin(s sample) {
+	e.form = s.form
+	if s.form != numberForm {
+		return
+	}
+	e.digits = max(e.digits, s.digits)
+	if _, ok := scale(s.number, e.digits); ok || s.gap {
+		e.form |= form(e.digits) << decimalsShift
+	}
 }
 
 func (e *encoder) append(s sample) {
-	e.form = s.form
+	if e.count == 0 {
+		e.begin(s)
+	}
 	e.count++
 	switch {
 	case s.form == textForm:
 		e.text.Append(s.t, s.text, s.gap)
 	case s.gap:
 		e.num[0].Append(s.t, chunk.GapValue)
+	case s.form == numberForm:
+		scaled, _ := scale(s.number, e.form.digits())
+		e.num[0].Append(s.t, scaled)
 	default:
 		e.num[0].Append(s.t, s.number)
 	}
@@ -107,7 +166,7 @@ func (e *encoder) append(s sample) {
 
 // bytes is the encoded chunk, valid until the next call.
 func (e *encoder) bytes() []byte {
-	switch e.form {
+	switch e.form.kind() {
 	case textForm:
 		return e.text.Bytes
 	case thinForm:
@@ -123,12 +182,17 @@ func (e *encoder) bytes() []byte {
 
 // decodeChunk appends the samples of an encoded chunk.
 func decodeChunk(to []sample, f form, b []byte) ([]sample, error) {
-	switch f {
+	digits := f.digits()
+	if digits > maxDecimals || digits > 0 && f.kind() != numberForm {
+		return to, chunk.ErrDamaged
+	}
+	switch f.kind() {
 	case numberForm:
 		err := chunk.DecodeNumbers(b, func(t int64, v float64) bool {
-			to = append(to, sample{t: t, number: v})
 			if chunk.IsGap(v) {
-				to[len(to)-1] = sample{t: t, gap: true}
+				to = append(to, sample{t: t, gap: true})
+			} else {
+				to = append(to, sample{t: t, number: v / powersOfTen[digits], digits: digits})
 			}
 			return true
 		})

@@ -359,3 +359,41 @@ func FuzzOpenFile(f *testing.F) {
 		}
 	})
 }
+
+// A decimal is the same again, whatever the decimals of those around it, and takes few bytes.
+func TestDecimalsAreReadAsTheyWereWritten(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		var e encoder
+		e.reset()
+		var want, got []float64
+		flush := func() {
+			list, err := decodeChunk(nil, e.form, e.bytes())
+			require.NoError(t, err)
+			for _, v := range list {
+				got = append(got, v.number)
+			}
+			e.reset()
+		}
+		for i := range rapid.IntRange(1, 100).Draw(t, "samples") {
+			v := rapid.OneOf(rapid.Float64(), rapid.Map(rapid.Int64Range(-1e12, 1e12), func(n int64) float64 { return float64(n) / 1000 })).Draw(t, "value")
+			text := strconv.FormatFloat(v, 'f', rapid.IntRange(-1, 7).Draw(t, "digits"), 64)
+			s := parseSample(resource.TypeDouble, text, int64(i))
+			if !e.fits(s, 50) {
+				flush()
+			}
+			e.append(s)
+			want = append(want, s.number)
+		}
+		flush()
+		require.Len(t, got, len(want))
+		for i := range want {
+			require.Equal(t, math.Float64bits(want[i]), math.Float64bits(got[i]), "%v", want[i])
+		}
+	})
+	var e encoder
+	e.reset()
+	for i := range 120 {
+		e.append(parseSample(resource.TypeFloat, strconv.FormatFloat(20+float64(i*7919%40)/10, 'f', 1, 64), noonTime.UnixMilli()+int64(i)*1000+int64(i*31%20)))
+	}
+	require.Less(t, len(e.bytes()), 120*5)
+}
