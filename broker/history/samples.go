@@ -63,7 +63,7 @@ func parseSample(kind resource.DataType, value string, t int64) sample {
 		}
 	case resource.TypeFloat, resource.TypeDouble:
 		if x, err := strconv.ParseFloat(value, 64); err == nil && !math.IsNaN(x) && !math.IsInf(x, 0) {
-			return sample{t: t, number: x, digits: decimals(value)}
+			return sample{t: t, number: x, digits: countDecimals(value)}
 		}
 	}
 	return sample{t: t, form: textForm, text: value}
@@ -75,8 +75,8 @@ const (
 	maxScaled   = 1 << 53
 )
 
-// decimals is how many digits a decimal number has after its point; 0 where scaling by them is of no use.
-func decimals(value string) byte {
+// countDecimals is how many digits a decimal number has after its point; 0 where scaling by them is of no use.
+func countDecimals(value string) byte {
 	_, after, _ := strings.Cut(value, ".")
 	if len(after) > maxDecimals || strings.Trim(after, "0123456789") != "" {
 		return 0
@@ -86,9 +86,9 @@ func decimals(value string) byte {
 
 var powersOfTen = [maxDecimals + 1]float64{1, 1e1, 1e2, 1e3, 1e4, 1e5, 1e6}
 
-// scale makes a whole number of one with so many decimals: its bits differ in fewer places from those of the one before. ok is false where
+// scaleNumber makes a whole number of one with so many decimals: its bits differ in fewer places from those of the one before. ok is false where
 // the number would not be the same again.
-func scale(number float64, digits byte) (scaled float64, ok bool) {
+func scaleNumber(number float64, digits byte) (scaled float64, ok bool) {
 	if digits == 0 {
 		return number, true
 	}
@@ -122,7 +122,7 @@ func (e *encoder) fits(s sample, most int) bool {
 	if e.count == 0 {
 		return true
 	}
-	_, scales := scale(s.number, e.form.digits())
+	_, scales := scaleNumber(s.number, e.form.digits())
 	return e.form.kind() == s.form && s.digits <= e.digits && (scales || s.gap || s.form != numberForm) && e.count < most && len(e.text.Bytes) < 1<<16
 }
 
@@ -137,7 +137,7 @@ func (e *encoder) begin(s sample) {
 		return
 	}
 	e.digits = max(e.digits, s.digits)
-	if _, ok := scale(s.number, e.digits); ok || s.gap {
+	if _, ok := scaleNumber(s.number, e.digits); ok || s.gap {
 		e.form |= form(e.digits) << decimalsShift
 	}
 }
@@ -153,7 +153,7 @@ func (e *encoder) append(s sample) {
 	case s.gap:
 		e.num[0].Append(s.t, chunk.GapValue)
 	case s.form == numberForm:
-		scaled, _ := scale(s.number, e.form.digits())
+		scaled, _ := scaleNumber(s.number, e.form.digits())
 		e.num[0].Append(s.t, scaled)
 	default:
 		e.num[0].Append(s.t, s.number)
