@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"maps"
@@ -20,6 +21,7 @@ import (
 type releaseBuild struct {
 	root    string // of the sources
 	out     string // gets what is made
+	built   string // gets the programs; empty: with what is made on the way
 	version string // v0.9.0
 	arches  []string
 	time    time.Time         // of the commit: every file has it
@@ -86,7 +88,7 @@ func (b *releaseBuild) work() string { return filepath.Join(b.out, ".work") }
 
 // binary is where a program for an architecture is.
 func (b *releaseBuild) binary(arch, program string) string {
-	return filepath.Join(b.work(), arch, program)
+	return filepath.Join(cmp.Or(b.built, b.work()), arch, program)
 }
 
 // compression is one of two.
