@@ -62,7 +62,7 @@ func (b *releaseBuild) packages() []programPackage {
 	}
 	for _, mapper := range b.mappers() {
 		list = append(list, programPackage{
-			name: "edgebus-" + mapper, program: mapper, user: "edgebus-" + mapper, settings: mapper + ".yaml", conffile: true, recommends: []string{"edgebus-core"},
+			name: "edgebus-" + mapper, program: mapper, user: "edgebus-" + mapper, data: mapper, settings: mapper + ".yaml", conffile: true, recommends: []string{"edgebus-core"},
 			summary: "Edgebus mapper for " + strings.TrimPrefix(mapper, "mapper-") + " devices",
 			more:    "It drives the devices of its protocol for the node on this host.",
 		})
