@@ -39,6 +39,13 @@ export function Plot({ load, unit, name, live, seen }: { load: (from: Date, to: 
   const box = useRef<HTMLDivElement>(null);
   const [hours, setHours] = useState(24);
   const [zoom, setZoom] = useState<[number, number]>();
+  const [dark, setDark] = useState(false);
+  useEffect(() => { // what is drawn has the colours of when it was drawn
+    const scheme = matchMedia('(prefers-color-scheme: dark)'), changed = () => setDark(scheme.matches);
+    changed();
+    scheme.addEventListener('change', changed);
+    return () => scheme.removeEventListener('change', changed);
+  }, []);
   const [state, setState] = useState<{ history?: History; error?: string; samples?: Sample[] }>({});
   useEffect(() => {
     let ended = false, plot: any;
@@ -66,7 +73,7 @@ export function Plot({ load, unit, name, live, seen }: { load: (from: Date, to: 
     const fit = () => plot?.setSize({ width: box.current!.clientWidth, height: 220 });
     addEventListener('resize', fit);
     return () => { ended = true; removeEventListener('resize', fit); plot?.destroy(); };
-  }, [hours, zoom]);
+  }, [hours, zoom, dark]);
   const texts = state.samples?.filter((s) => s.v === null && s.text !== undefined) ?? [];
   return <div class="plot"><div class="chips" role="group" aria-label="Time shown">{spans.map(([w, h]) => <button type="button" class="chip" aria-pressed={!zoom && hours === h} onClick={() => { setZoom(undefined); setHours(h); }}>{w}</button>)}
     {zoom && <button type="button" class="chip" onClick={() => setZoom(undefined)}>Whole again</button>}
