@@ -244,7 +244,7 @@ func (w *worker) idle() bool {
 
 // request makes one request to an open device.
 func (w *worker) request(ctx context.Context, d *device, brief bool, f func(context.Context) error) error {
-	limit := w.limit(d, brief || d.contact.failures > 0 || !d.contact.known)
+	limit := w.limit(d, brief || d.contact.failures > 0 || !d.contact.known || w.missed)
 	start := time.Now()
 	err := w.call(ctx, limit, f)
 	if took := time.Since(start); err == nil && d.took == 0 {
@@ -258,7 +258,7 @@ func (w *worker) request(ctx context.Context, d *device, brief bool, f func(cont
 	return err
 }
 
-// limit is how long a request may take. One that may well not be answered, since the last one was not or there was none, is brief while other
+// limit is how long a request may take. One that may well not be answered, since the last one of the bus was not or there was none, is brief while other
 // devices of the bus answer or were not asked yet: it has Options.ProbeTimeout, or several times what the device usually takes. Every
 // fifth may take as long as any, since the device may be slow.
 func (w *worker) limit(d *device, brief bool) time.Duration {
