@@ -69,7 +69,7 @@ func parseDevice(d mappers.Device, timeout time.Duration) (c deviceConfig, err e
 		return c, err
 	}
 	c.most = int(most)
-	if err := s.Rest(); err != nil {
+	if err := s.Rest(protocolSettings.Device); err != nil {
 		return c, err
 	}
 	c.fields, c.commands = map[string]*field{}, map[string]*field{}
@@ -77,7 +77,7 @@ func parseDevice(d mappers.Device, timeout time.Duration) (c deviceConfig, err e
 		if !p.Visited {
 			continue
 		}
-		f, err := parseField(p, c.priority)
+		f, err := parseField(p, c.priority, protocolSettings.Property)
 		if err != nil {
 			return c, err
 		}
@@ -87,7 +87,7 @@ func parseDevice(d mappers.Device, timeout time.Duration) (c deviceConfig, err e
 		}
 	}
 	for _, p := range d.Commands {
-		if c.commands[p.Name], err = parseField(p, c.priority); err != nil {
+		if c.commands[p.Name], err = parseField(p, c.priority, protocolSettings.Command); err != nil {
 			return c, err
 		}
 	}
@@ -127,7 +127,7 @@ func (c *deviceConfig) parseAddress(s settings.Reader) (err error) {
 	return nil
 }
 
-func parseField(p mappers.Property, priority byte) (*field, error) {
+func parseField(p mappers.Property, priority byte, table []mappers.ProtocolSetting) (*field, error) {
 	s := settings.OfVisitor("bacnet", p)
 	f := &field{name: p.Name, spec: p, bit: -1, value: s.Get("value")}
 	object := s.Get("object")
@@ -162,5 +162,5 @@ func parseField(p mappers.Property, priority byte) (*field, error) {
 	if f.kind, err = parseKind(s.Get("type"), f.ref); err != nil {
 		return nil, s.Bad("type", "%v", err)
 	}
-	return f, s.Rest()
+	return f, s.Rest(table)
 }

@@ -3,6 +3,7 @@
 //
 // # Files, in reading order
 //
+//	settings.go the table of settings
 //	config.go    a Device's and its model's settings
 //	convert.go   values of BACnet and of properties
 //	bacnet.go    the driver and its sessions

@@ -1,7 +1,6 @@
 package opcua
 
 import (
-	"cmp"
 	"slices"
 	"strings"
 	"time"
@@ -40,7 +39,7 @@ type field struct {
 
 func parseDevice(d mappers.Device, o Options) (c deviceConfig, err error) {
 	s := settings.OfDevice("opcua", d)
-	c.options = wire.Options{URL: cmp.Or(s.Get("endpoint"), s.Get("url")), Name: "edgebus " + d.Node + "/" + d.Name, SessionTimeout: time.Minute}
+	c.options = wire.Options{URL: s.Get("endpoint"), Name: "edgebus " + d.Node + "/" + d.Name, SessionTimeout: time.Minute}
 	if _, err := wire.HostOf(c.options.URL); err != nil {
 		return c, s.Bad("endpoint", "%q %v", c.options.URL, err)
 	}
@@ -58,7 +57,7 @@ func parseDevice(d mappers.Device, o Options) (c deviceConfig, err error) {
 		return c, err
 	}
 	c.most = int(most)
-	if err := s.Rest(); err != nil {
+	if err := s.Rest(protocolSettings.Device); err != nil {
 		return c, err
 	}
 	c.fields, c.commands = map[string]*field{}, map[string]*methodCall{}
@@ -105,7 +104,7 @@ func (c *deviceConfig) parseSecurity(s settings.Reader) (err error) {
 func parseField(p mappers.Property) (*field, error) {
 	s := settings.OfVisitor("opcua", p)
 	f := &field{name: p.Name, spec: p}
-	text := cmp.Or(s.Get("node"), s.Get("nodeID"))
+	text := s.Get("node")
 	if text == "" {
 		return nil, s.Bad("node", "is required, such as nsu=http://vendor/press;s=Temperature or ns=2;s=Temperature")
 	}
@@ -120,7 +119,7 @@ func parseField(p mappers.Property) (*field, error) {
 	if f.sampling, err = s.Duration("samplingInterval", min(p.Collect, time.Second), 0, time.Hour); err != nil {
 		return nil, err
 	}
-	return f, s.Rest()
+	return f, s.Rest(protocolSettings.Property)
 }
 
 func parseMethod(p mappers.Property) (*methodCall, error) {
@@ -136,5 +135,5 @@ func parseMethod(p mappers.Property) (*methodCall, error) {
 			return nil, s.Bad(key, "%q %v", text, err)
 		}
 	}
-	return m, s.Rest()
+	return m, s.Rest(protocolSettings.Command)
 }

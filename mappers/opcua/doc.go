@@ -3,6 +3,7 @@
 //
 // # Files, in reading order
 //
+//	settings.go the table of settings
 //	config.go    a Device's and its model's settings
 //	convert.go   values of OPC UA and of properties
 //	identity.go  this mapper's certificate, and the passwords of users

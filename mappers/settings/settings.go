@@ -20,11 +20,10 @@ import (
 // DevicePath is where a Device's config is.
 const DevicePath = "spec.protocol.config."
 
-// Reader has a configuration's values. Keys are found whatever their case. A key that was never asked for is an error: see Rest.
+// Reader has a configuration's values. Keys are found whatever their case. A key that is not in the driver's table is an error: see Rest.
 type Reader struct {
 	path, protocol string
 	values         map[string]string // by key in lower case
-	used           map[string]bool
 }
 
 // OfDevice reads spec.protocol.config of a Device.
@@ -38,23 +37,15 @@ func OfVisitor(protocol string, p mappers.Property) Reader {
 }
 
 func newReader(path, protocol string, config map[string]string) Reader {
-	s := Reader{path: path, protocol: protocol, values: map[string]string{}, used: map[string]bool{}}
+	s := Reader{path: path, protocol: protocol, values: map[string]string{}}
 	for k, v := range config {
 		s.values[strings.ToLower(k)] = strings.TrimSpace(v)
 	}
 	return s
 }
 
-// Get returns the first of the keys that is set.
-func (s Reader) Get(keys ...string) string {
-	value := ""
-	for _, key := range keys {
-		low := strings.ToLower(key)
-		s.used[low] = true
-		value = cmp.Or(value, s.values[low])
-	}
-	return value
-}
+// Get returns a key's value; empty: it is not set.
+func (s Reader) Get(key string) string { return s.values[strings.ToLower(key)] }
 
 // Bad makes the error of a key.
 func (s Reader) Bad(key, format string, args ...any) error {
@@ -111,10 +102,10 @@ func (s Reader) Choice(key, def string, words ...string) (string, error) {
 	return "", s.Bad(key, "%q is none of %s", text, strings.Join(words, ", "))
 }
 
-// Rest reports a key that means nothing here.
-func (s Reader) Rest() error {
+// Rest reports a key that is not in the table of the protocol's settings, which forms and help show.
+func (s Reader) Rest(table []mappers.ProtocolSetting) error {
 	for _, key := range slices.Sorted(maps.Keys(s.values)) {
-		if !s.used[key] {
+		if !slices.ContainsFunc(table, func(t mappers.ProtocolSetting) bool { return strings.EqualFold(t.Name, key) }) {
 			return s.Bad(key, "is no setting of %s", s.protocol)
 		}
 	}

@@ -31,7 +31,7 @@ func TestEachErrorNamesTheFieldAndTheRule(t *testing.T) {
 		`spec.protocol.config.wait: "2s" is no time from 1ms to 1s, such as 1ms`: lastError(s.Duration("wait", 0, time.Millisecond, time.Second)),
 		`spec.protocol.config.wait: "2s" is neither true nor false`:              lastError(s.Boolean("wait", false)),
 		`spec.protocol.config.mode: "fast" is none of slow`:                      lastError(s.Choice("mode", "slow", "slow")),
-		`spec.protocol.config.colour: is no setting of knx`:                      s.Rest(),
+		`spec.protocol.config.colour: is no setting of knx`:                      s.Rest([]mappers.ProtocolSetting{{Name: "port"}, {Name: "wait"}, {Name: "on"}, {Name: "Mode"}, {Name: "file"}}),
 	} {
 		assert.EqualError(t, err, message)
 	}

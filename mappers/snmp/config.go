@@ -72,7 +72,7 @@ func parseDevice(d mappers.Device, timeout time.Duration) (c deviceConfig, err e
 		}
 		c.sources = append(c.sources, source)
 	}
-	if err := s.Rest(); err != nil {
+	if err := s.Rest(protocolSettings.Device); err != nil {
 		return c, err
 	}
 	c.fields, c.commands = map[string]*field{}, map[string]*field{}
@@ -80,7 +80,7 @@ func parseDevice(d mappers.Device, timeout time.Duration) (c deviceConfig, err e
 		if !p.Visited {
 			continue
 		}
-		f, err := parseField(p)
+		f, err := parseField(p, protocolSettings.Property)
 		if err != nil {
 			return c, err
 		}
@@ -89,7 +89,7 @@ func parseDevice(d mappers.Device, timeout time.Duration) (c deviceConfig, err e
 		}
 	}
 	for _, p := range d.Commands {
-		if c.commands[p.Name], err = parseField(p); err != nil {
+		if c.commands[p.Name], err = parseField(p, protocolSettings.Command); err != nil {
 			return c, err
 		}
 	}
@@ -149,7 +149,7 @@ func parseOID(text string) (string, bool) {
 // setTypes are the types of values that are set.
 var setTypes = []string{"integer", "unsigned", "counter", "timeticks", "string", "hex", "oid", "address"}
 
-func parseField(p mappers.Property) (*field, error) {
+func parseField(p mappers.Property, table []mappers.ProtocolSetting) (*field, error) {
 	s := settings.OfVisitor(protocol, p)
 	f := &field{name: p.Name, spec: p, scale: 1, value: s.Get("value")}
 	oid := func(key string, required bool) (string, error) {
@@ -188,7 +188,7 @@ func parseField(p mappers.Property) (*field, error) {
 			return nil, s.Bad("scale", "%q is no number other than 0, from -1e12 to 1e12", text)
 		}
 	}
-	return f, s.Rest()
+	return f, s.Rest(table)
 }
 
 func parseEvent(p mappers.Property) (*trapEvent, error) {
@@ -203,5 +203,5 @@ func parseEvent(p mappers.Property) (*trapEvent, error) {
 			return nil, s.Bad("value", "%q is no object such as 1.3.6.1.2.1.2.2.1.1", text)
 		}
 	}
-	return e, s.Rest()
+	return e, s.Rest(protocolSettings.Event)
 }

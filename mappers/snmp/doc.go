@@ -3,6 +3,7 @@
 //
 // # Files, in reading order
 //
+//	settings.go the table of settings
 //	config.go   a Device's and its model's settings
 //	convert.go  values of SNMP and of properties
 //	agent.go    one agent: get, set and walk, with a library that is kept from ending the program
