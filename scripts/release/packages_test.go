@@ -206,7 +206,7 @@ func (m *testMachine) until(what string, try func() error) {
 		if time.Now().After(end) {
 			m.t.Fatalf("waiting for %s: %v", what, err)
 		}
-		time.Sleep(20 * time.Millisecond)
+		time.Sleep(20 * time.Millisecond) // a machine of its own: there is nothing to be told by
 	}
 }
 

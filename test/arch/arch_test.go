@@ -310,7 +310,7 @@ func TestProgramsLinkOnlyTheirOwn(t *testing.T) {
 
 func TestTopLevel(t *testing.T) {
 	allowed := []string{"topics", "broker", "cloud", "edge", "mappers", "configs", "scripts", "test", "docs", "bin"}
-	files := []string{"LICENSE", "README.md", "CHANGELOG.md", "CONTRIBUTING.md", "Makefile", "go.mod", "go.sum"}
+	files := []string{"LICENSE", "README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "Makefile", "go.mod", "go.sum"}
 	entries, err := os.ReadDir(repositoryRoot(t))
 	require.NoError(t, err)
 	for _, e := range entries {
