@@ -33,5 +33,5 @@
 // # Where to add
 //
 //   - a setting of devices: config.go; of properties: register.go.
-//   - a habit that a device must be borne with: habits.go, and a row in habits_test.go.
+//   - a habit that a device must be borne with: habits.go, and a row in habits_test.go; drivertest_test.go has those of all protocols.
 package modbus

@@ -113,7 +113,16 @@ type unitLayout struct {
 
 type unansweredProperty struct {
 	losses int
+	since  time.Time // the first of them
 	next   time.Time // when it is asked again
+}
+
+// silentLosses is how often in a row a property was not answered of which that is told.
+const silentLosses = 3
+
+// certain is whether the property isn't answered though the unit has answered others since.
+func (u unansweredProperty) certain(lastAnswer time.Time) bool {
+	return u.losses >= silentLosses && lastAnswer.After(u.since)
 }
 
 func newLayout() unitLayout {
@@ -157,7 +166,7 @@ func (l *unitLayout) refused(f *registerField) {
 }
 
 // askSilentEvery is how often a property is asked for that the unit doesn't answer.
-const askSilentEvery = 4 * time.Second
+const askSilentEvery = 2 * time.Second
 
 // unanswered takes note of a group that was not, by a unit that answers others: it is too large, or has a register that spoils it.
 func (l *unitLayout) unanswered(g registerGroup) {
@@ -165,8 +174,13 @@ func (l *unitLayout) unanswered(g registerGroup) {
 	switch n := len(g.fields); {
 	case n == 1:
 		name := g.fields[0].name
-		l.silent[name] = unansweredProperty{l.silent[name].losses + 1, time.Now().Add(askSilentEvery)}
-		if l.silent[name].losses == 2 { // what looked too large, or as if it had a hole, had this property
+		x := l.silent[name]
+		if x.losses++; x.losses == 1 {
+			x.since = time.Now()
+		}
+		x.next = time.Now().Add(askSilentEvery)
+		l.silent[name] = x
+		if x.losses == silentLosses { // what looked too large, or as if it had a hole, had this property
 			l.most = 0
 			clear(l.cuts)
 		}

@@ -214,7 +214,7 @@ func (s *session) ReadBatch(ctx context.Context, properties []string) (map[strin
 // readGroup adds a group's values to got. The error is the unit's; a register's goes into its Reading.
 func (s *session) readGroup(ctx context.Context, g registerGroup, got map[string]mappers.Reading) error {
 	timeout := s.config.timeout
-	if quiet := s.layout.silent[g.fields[0].name]; quiet.losses > 1 && s.answers() {
+	if quiet := s.layout.silent[g.fields[0].name]; quiet.certain(s.lastAnswer) {
 		if time.Now().Before(quiet.next) {
 			got[g.fields[0].name] = mappers.Reading{Err: s.silentRefusal(g)}
 			return nil
@@ -234,7 +234,7 @@ func (s *session) readGroup(ctx context.Context, g registerGroup, got map[string
 		return err
 	}
 	s.layout.unanswered(g)
-	if s.layout.silent[g.fields[0].name].losses > 1 {
+	if len(g.fields) == 1 && s.layout.silent[g.fields[0].name].certain(s.lastAnswer) {
 		got[g.fields[0].name] = mappers.Reading{Err: s.silentRefusal(g)}
 		return nil
 	}
