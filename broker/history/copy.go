@@ -234,6 +234,8 @@ func (c *StoreCopy) add(p CopyPart) error {
 		return nil
 	case p.File && len(p.Bytes) == 0 && !c.state.File:
 		return c.closeCopied(p)
+	case len(p.Bytes) == 0 && p.File: // the file was replaced by a smaller one: what there is of it is of no use
+		return c.removePart()
 	case len(p.Bytes) == 0:
 		return nil
 	case c.o.Bytes > 0 && p.Offset+int64(len(p.Bytes)) > c.o.Bytes:
@@ -259,7 +261,7 @@ func (c *StoreCopy) begin(p CopyPart) error {
 			return err
 		}
 	}
-	if err := os.Remove(c.path(c.local(), partSuffix)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if err := c.removePart(); err != nil {
 		return err
 	}
 	if p.ID != c.state.ID {
@@ -267,6 +269,15 @@ func (c *StoreCopy) begin(p CopyPart) error {
 	}
 	c.state.Next, c.state.File = p.Number, false
 	return c.save()
+}
+
+// removePart removes what there is of a file that isn't whole.
+func (c *StoreCopy) removePart() error {
+	err := os.Remove(c.path(c.local(), partSuffix))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	return err
 }
 
 // closeOwn makes a file of the part of a log that there is.

@@ -186,3 +186,20 @@ func FuzzDecodePart(f *testing.F) {
 		require.Equal(t, p.Bytes, again.Bytes)
 	})
 }
+
+// A file is thinned while half of it is with the copy: the rest of the one before is never to come.
+func TestACopyGetsAFileThatBecameSmallerMeanwhile(t *testing.T) {
+	r := openCopyRig(t, t.TempDir())
+	for i := range 1500 {
+		r.record(hallSeries, temperatureProperty, strconv.Itoa(i*i%997))
+		if r.now = r.now.Add(6 * time.Second); i%10 == 9 {
+			r.Flush()
+		}
+	}
+	before := r.closed[0].size
+	require.False(t, r.exchange(1+int(before)/100, 100, neverLost)) // the first one says where the store begins
+	require.NoError(t, r.thin(0))
+	require.Less(t, r.closed[0].size, before/2)
+	require.True(t, r.exchange(1000, 4096, neverLost))
+	r.requireEqual(hallSeries)
+}

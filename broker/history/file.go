@@ -220,9 +220,12 @@ func (r *fileReader) readDirectory() error {
 				c.checksum = binary.BigEndian.Uint32(sum)
 			}
 			offset += int64(c.size)
+			if c.from < r.end.from || c.to < c.from || c.to > r.end.to || offset < 0 || offset > info.Size() {
+				return errDamaged // a node may send its hub any file
+			}
 			e.chunks = append(e.chunks, c)
 		}
-		if offset > info.Size() {
+		if len(e.chunks) == 0 {
 			return errDamaged
 		}
 		r.entries = append(r.entries, e)
@@ -253,7 +256,10 @@ func (r *fileReader) samples(e *seriesEntry) (list []sample, err error) {
 		if checksum(b) != c.checksum {
 			return nil, fmt.Errorf("%s: %w", r.Name(), errDamaged)
 		}
-		if list, err = decodeChunk(list, c.form, b); err != nil || len(list) > 2*maxSamples {
+		before := len(list)
+		list, err = decodeChunk(list, c.form, b)
+		outside := slices.ContainsFunc(list[before:], func(v sample) bool { return v.t < c.from || v.t > c.to })
+		if err != nil || outside || len(list) > 2*maxSamples {
 			return nil, fmt.Errorf("%s: %w", r.Name(), errDamaged)
 		}
 	}

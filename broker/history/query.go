@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io/fs"
+	"math"
 	"os"
 	"slices"
 
@@ -19,12 +20,13 @@ type plotBucket struct {
 
 func (b *plotBucket) known() bool { return b.any }
 
-// mean is weighted by time: a value counts for as long as it was so.
+// mean is weighted by time: a value counts for as long as it was so. Values near the greatest that there are overflow the sum.
 func (b *plotBucket) mean() float64 {
-	if b.width == 0 {
-		return (b.low + b.high) / 2
+	mean := b.sum / b.width
+	if math.IsNaN(mean) {
+		return b.low/2 + b.high/2
 	}
-	return min(max(b.sum/b.width, b.low), b.high)
+	return min(max(mean, b.low), b.high)
 }
 
 func (b *plotBucket) note(low, high float64) {

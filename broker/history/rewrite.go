@@ -9,7 +9,7 @@ import (
 // thin replaces a file by one with the mean, least and greatest number of each thinStep, and the last text in each.
 func (s *Store) thin(i int) error {
 	f := s.closed[i]
-	if f.to-f.from > maxThinned*1000 || f.to < f.from {
+	if f.to < f.from || uint64(f.to)-uint64(f.from) > maxThinned*1000 { // the difference may be more than an int64
 		return errors.New("its samples are of more than a month: the clock was wrong")
 	}
 	err := s.rewrite(i, true, func(_ SeriesKey, list []sample) []sample { return thinSamples(list, f.to) })

@@ -200,7 +200,7 @@ func decodeChunk(to []sample, f form, b []byte) ([]sample, error) {
 	case textForm:
 		err := chunk.DecodeTexts(b, func(t int64, text string, gap bool) bool {
 			to = append(to, sample{t: t, form: textForm, text: text, gap: gap})
-			return true
+			return len(to) <= 2*maxSamples
 		})
 		return to, err
 	case thinForm:

@@ -31,7 +31,8 @@ const (
 	defaultTime   = 24 * time.Hour
 	maxRequests   = 32 // that are answered at one time
 	answerTimeout = 30 * time.Second
-	writeTimeout  = time.Minute // for each piece of an export
+	writeTimeout  = time.Minute         // for each piece of an export
+	lastMilli     = 253_402_300_799_999 // that RFC 3339 can say: beyond, differences of times overflow
 )
 
 // Source has the past of a device.
@@ -161,6 +162,9 @@ func parseTime(field, text string, missing, now time.Time) (time.Time, error) {
 		return missing, nil
 	}
 	if ms, err := strconv.ParseInt(text, 10, 64); err == nil {
+		if ms < 0 || ms > lastMilli {
+			return now, resource.Errorf(resource.Invalid, field, "%d: milliseconds since 1970 are 0 to %d, the end of the year 9999", ms, lastMilli)
+		}
 		return time.UnixMilli(ms), nil
 	}
 	if d, err := time.ParseDuration(text); err == nil && d > 0 {
