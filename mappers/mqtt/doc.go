@@ -21,6 +21,7 @@
 //
 // # Files, in reading order
 //
+//	settings.go the table of settings
 //	config.go        the settings of a Device and of its model's visitors
 //	path.go          a value in JSON
 //	value.go         what a payload says, and what a command is
