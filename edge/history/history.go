@@ -92,7 +92,7 @@ func (h *Recorder) store(b *resource.Bundle, property string) *history.Store {
 func (h *Recorder) Record(b *resource.Bundle, property, value string, ts int64) {
 	rule := b.HistoryRule(property)
 	p, known := b.Model.Property(property)
-	if rule.Off || !known || ts < rule.NotBefore {
+	if rule.Disabled || !known || ts < rule.NotBefore {
 		return
 	}
 	h.store(b, property).Record(history.SeriesKey{Device: b.Device.Metadata.UID, Property: property}, p, value, ts, rule.Deadband)

@@ -8,8 +8,8 @@ import (
 
 // PropertyHistory says how the values that a property had are kept.
 type PropertyHistory struct {
-	// Off says that no history of the property is kept. What there is of it is deleted.
-	Off bool `json:"off,omitempty"`
+	// Disabled says that no history of the property is kept. What there is of it is deleted.
+	Disabled bool `json:"disabled,omitempty"`
 	// Keep is how long a value is kept at most, such as 720h; while there is room for it when empty.
 	Keep string `json:"keep,omitempty"`
 	// Deadband is the least change of a number that is recorded, in the property's unit; 0: every change.
@@ -19,8 +19,8 @@ type PropertyHistory struct {
 
 // DeviceHistory says how the values that a device's properties had are kept.
 type DeviceHistory struct {
-	// Off says that no history of the device is kept. What there is of it is deleted, on the node and on the hub.
-	Off bool `json:"off,omitempty"`
+	// Disabled says that no history of the device is kept. What there is of it is deleted, on the node and on the hub.
+	Disabled bool `json:"disabled,omitempty"`
 	// Keep is how long a value is kept at most, such as 720h; while there is room for it when empty. The shorter of this and of the
 	// property's is in force.
 	Keep string `json:"keep,omitempty"`
@@ -64,7 +64,7 @@ func (h *DeviceHistory) check(found *causeList, at string) {
 
 // HistoryRule is what holds for the history of one property of one device.
 type HistoryRule struct {
-	Off       bool
+	Disabled  bool
 	Keep      time.Duration // 0: as long as there is room
 	NotBefore int64         // ms since 1970
 	Deadband  float64
@@ -76,11 +76,11 @@ func (b Bundle) HistoryRule(property string) HistoryRule {
 	p, _ := b.Model.Property(property)
 	var r HistoryRule
 	if h := p.History; h != nil {
-		r.Off, r.Deadband = h.Off, h.Deadband
+		r.Disabled, r.Deadband = h.Disabled, h.Deadband
 		r.Keep, _ = time.ParseDuration(h.Keep) // checked when the model was written
 	}
 	if h := b.Device.Spec.History; h != nil {
-		r.Off = r.Off || h.Off
+		r.Disabled = r.Disabled || h.Disabled
 		if keep, _ := time.ParseDuration(h.Keep); keep > 0 && (r.Keep == 0 || keep < r.Keep) {
 			r.Keep = keep
 		}
@@ -94,7 +94,7 @@ func (b Bundle) HistoryRule(property string) HistoryRule {
 // Floor is the time before which nothing is kept, in ms since 1970.
 func (r HistoryRule) Floor(now time.Time) int64 {
 	switch {
-	case r.Off:
+	case r.Disabled:
 		return math.MaxInt64
 	case r.Keep > 0:
 		return max(r.NotBefore, now.Add(-r.Keep).UnixMilli())

@@ -13,7 +13,7 @@ func TestTheHistoryOfAPropertyFollowsModelAndDevice(t *testing.T) {
 	model := DeviceModel{Spec: DeviceModelSpec{Properties: []Property{
 		{Name: "plain", Type: TypeFloat},
 		{Name: "coarse", Type: TypeFloat, History: &PropertyHistory{Keep: "48h", Deadband: 0.5}},
-		{Name: "secret", History: &PropertyHistory{Off: true}},
+		{Name: "secret", History: &PropertyHistory{Disabled: true}},
 	}}}
 	for name, c := range map[string]struct {
 		device   *DeviceHistory
@@ -24,7 +24,7 @@ func TestTheHistoryOfAPropertyFollowsModelAndDevice(t *testing.T) {
 		"the model's":                {nil, "coarse", now.Add(-48 * time.Hour).UnixMilli()},
 		"off in the model":           {&DeviceHistory{Keep: "1h"}, "secret", math.MaxInt64},
 		"no longer in the model":     {nil, "other", 0},
-		"off in the device":          {&DeviceHistory{Off: true}, "plain", math.MaxInt64},
+		"off in the device":          {&DeviceHistory{Disabled: true}, "plain", math.MaxInt64},
 		"the shorter one":            {&DeviceHistory{Keep: "24h"}, "coarse", now.Add(-24 * time.Hour).UnixMilli()},
 		"the model's is the shorter": {&DeviceHistory{Keep: "240h"}, "coarse", now.Add(-48 * time.Hour).UnixMilli()},
 		"deleted up to now":          {&DeviceHistory{Keep: "24h", NotBefore: "2026-11-27T12:00:00Z"}, "coarse", now.UnixMilli()},
