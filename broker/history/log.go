@@ -140,13 +140,20 @@ func (w *logWriter) write(b *logBlock, t int64) error {
 		err = w.f.Sync()
 	}
 	if err != nil {
-		for _, s := range b.named {
-			delete(w.ids, s)
-		}
+		w.forget([]*logBlock{b})
 		return errors.Join(err, w.f.Truncate(w.size))
 	}
 	w.size += int64(len(payload))
 	return nil
+}
+
+// forget undoes add for blocks that are not written.
+func (w *logWriter) forget(blocks []*logBlock) {
+	for _, b := range blocks {
+		for _, s := range b.named {
+			delete(w.ids, s)
+		}
+	}
 }
 
 // reopenLog opens a log of before to append to it, without what was not written whole. each gets its entries.

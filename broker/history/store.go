@@ -31,6 +31,10 @@ const (
 	flushEvery = time.Minute    // what a crash loses at most
 	fileHours  = time.Hour      // what a file has
 	maxThinned = 31 * 24 * 3600 // seconds: a longer file, which a wrong clock makes, is not thinned
+	maxTexts   = 32 << 20       // bytes of texts that wait to be written
+	fullBlock  = 16 << 20       // bytes after which another block begins: a log has none above maxBlock
+	logShare   = 8              // the part of the room after which a log becomes a file before its hour is over,
+	leastLog   = 1 << 20        // but not below so many bytes
 
 	logSuffix        = ".log"
 	fileSuffix       = ".hist"
@@ -60,6 +64,7 @@ type Store struct {
 	stats   Stats
 	failing string // why nothing can be written; empty: it can
 	low     string // why nothing is to be written: how little of the disk is free
+	texts   int    // bytes of texts that wait to be written
 
 	files   sync.Mutex // of the files and the log
 	id      string
@@ -337,7 +342,7 @@ func (s *Store) Record(name SeriesKey, p resource.Property, value string, t int6
 	case r.live && v.t < r.last.t && v.t < s.o.Now().UnixMilli()-int64(time.Hour/time.Millisecond):
 		return // it belongs to a file that is closed
 	case r.live && v.t < r.last.t:
-		if s.accepts(r) {
+		if s.accepts(r, v) {
 			r.append(v) // late: what was recorded since is the newer one
 		}
 		return
@@ -351,15 +356,16 @@ func (s *Store) Record(name SeriesKey, p resource.Property, value string, t int6
 		v.t = max(s.o.Now().UnixMilli(), r.last.t+1)
 	}
 	r.last, r.live = v, true
-	if s.accepts(r) {
+	if s.accepts(r, v) {
 		r.append(v)
 		s.stats.Samples++
 	}
 }
 
 // accepts is whether a sample of a series can be kept now.
-func (s *Store) accepts(r *recordedSeries) bool {
-	if s.failing == "" && s.low == "" && r.samples < maxSamples {
+func (s *Store) accepts(r *recordedSeries, v sample) bool {
+	if s.failing == "" && s.low == "" && r.samples < maxSamples && s.texts+len(v.text) <= maxTexts {
+		s.texts += len(v.text)
 		return true
 	}
 	s.stats.Lost++
@@ -436,7 +442,7 @@ func (s *Store) flushLog(now time.Time) error {
 	s.files.Lock()
 	defer s.files.Unlock()
 	err := s.flush(now)
-	if err == nil && !now.Truncate(fileHours).Equal(s.hour) {
+	if err == nil && (!now.Truncate(fileHours).Equal(s.hour) || s.o.Bytes > 0 && s.log.size > max(s.o.Bytes/logShare, leastLog)) {
 		old := s.log
 		s.ended = append(s.ended, s.number)
 		s.log = nil
@@ -459,7 +465,15 @@ func (s *Store) flush(now time.Time) error {
 			return err
 		}
 	}
-	b := &logBlock{}
+	blocks := []*logBlock{{}}
+	add := func(name SeriesKey, f form, bytes []byte) {
+		last := blocks[len(blocks)-1]
+		if len(last.entries) > fullBlock {
+			last = new(logBlock)
+			blocks = append(blocks, last)
+		}
+		s.log.add(last, name, f, bytes)
+	}
 	s.mu.Lock()
 	stopped := s.failing != "" || s.low != ""
 	if stopped && s.low != "" {
@@ -472,19 +486,23 @@ func (s *Store) flush(now time.Time) error {
 	}
 	for name, r := range s.series {
 		for _, c := range r.chunks {
-			s.log.add(b, name, c.form, c.bytes)
+			add(name, c.form, c.bytes)
 		}
 		r.chunks = nil
 		if r.pending.count > 0 {
-			s.log.add(b, name, r.pending.form, r.pending.bytes())
+			add(name, r.pending.form, r.pending.bytes())
 			r.pending.reset()
 		}
 	}
+	s.texts = 0
 	s.mu.Unlock()
 	size := s.log.size
-	if err := s.log.write(b, now.UnixMilli()); err != nil {
-		s.drop()
-		return err
+	for i, b := range blocks {
+		if err := s.log.write(b, now.UnixMilli()); err != nil {
+			s.log.forget(blocks[i+1:])
+			s.drop()
+			return err
+		}
 	}
 	s.written = now
 	s.mu.Lock()
@@ -497,6 +515,7 @@ func (s *Store) flush(now time.Time) error {
 func (s *Store) drop() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.texts = 0
 	for _, r := range s.series {
 		s.stats.Lost += uint64(r.pending.count)
 		r.chunks = nil

@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -396,4 +397,33 @@ func TestDecimalsAreReadAsTheyWereWritten(t *testing.T) {
 		e.append(parseSample(resource.TypeFloat, strconv.FormatFloat(20+float64(i*7919%40)/10, 'f', 1, 64), noonTime.UnixMilli()+int64(i)*1000+int64(i*31%20)))
 	}
 	require.Less(t, len(e.bytes()), 120*5)
+}
+
+// What a camera reports in a minute may be more than a log's block takes, and more than the memory has room for.
+func TestAMinuteOfLargeTextsIsKeptAsFarAsThereIsRoom(t *testing.T) {
+	c := openClocked(t, t.TempDir(), 1<<30)
+	for i := range 50 {
+		c.now = c.now.Add(time.Second)
+		c.record(hallModeSeries, modeProperty, strconv.Itoa(i)+strings.Repeat("x", 1<<20))
+	}
+	require.Equal(t, uint64(50-31), c.Stats().Lost)
+	c.Flush()
+	c.record(hallModeSeries, modeProperty, "small")
+	c.Flush()
+	c.reopen()
+	a := c.read(hallModeSeries, noonTime, c.now.Add(time.Second), 500)
+	require.Greater(t, len(a.Values), 31)
+	require.Contains(t, a.Values, "small")
+	require.Contains(t, a.Values, "30"+strings.Repeat("x", 1<<20))
+}
+
+func TestALogThatIsLargeBecomesAFileBeforeItsHourIsOver(t *testing.T) {
+	const limit = 8 * leastLog
+	c := openClocked(t, t.TempDir(), limit)
+	for i := range 40 {
+		c.record(hallModeSeries, modeProperty, strconv.Itoa(i)+strings.Repeat("x", 1<<18))
+		c.pass(time.Minute)
+		require.LessOrEqual(t, c.Stats().Bytes, int64(limit+leastLog))
+	}
+	require.NotZero(t, c.Stats().Dropped+c.Stats().Thinned)
 }
