@@ -139,6 +139,12 @@ func New(o Options) http.Handler {
 				return
 			}
 			ctx := context.WithValue(r.Context(), identityKey{}, id)
+			if id.Revoked != nil { // a watch ends with the browser's sign-in, and with the user's rights
+				var cancel context.CancelFunc
+				ctx, cancel = context.WithCancel(ctx)
+				defer cancel()
+				defer context.AfterFunc(id.Revoked, cancel)()
+			}
 			if !id.Expires.IsZero() { // a watch ends with the certificate
 				var cancel context.CancelFunc
 				ctx, cancel = context.WithDeadline(ctx, id.Expires)
@@ -205,8 +211,12 @@ func writeError(w http.ResponseWriter, err error) {
 		writeStatus(w, http.StatusTooManyRequests, "TooManyRequests", "%v", err)
 	case resource.Invalid:
 		writeStatus(w, http.StatusUnprocessableEntity, "Invalid", "%v", err)
-	default:
+	case resource.TooLarge:
+		writeStatus(w, http.StatusRequestEntityTooLarge, "RequestEntityTooLarge", "%v", err)
+	case resource.Forbidden:
 		writeStatus(w, http.StatusForbidden, "Forbidden", "%v", err)
+	default:
+		writeStatus(w, http.StatusInternalServerError, "InternalError", "%v", err)
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -357,6 +358,41 @@ func TestWatchesAreOfSomebody(t *testing.T) {
 	_, err = io.Copy(io.Discard, other.Body)
 	require.NoError(t, err, "it is over")
 	require.NoError(t, other.Body.Close())
+}
+
+// A watch ends with the sign-in of its user, such as a browser's.
+func TestAWatchEndsWithTheSignIn(t *testing.T) {
+	signedIn, signOut := context.WithCancel(t.Context())
+	srv := httptest.NewServer(New(Options{
+		Twins: newFakeTwins(), Ready: func() error { return nil }, Metrics: http.NotFoundHandler(), Watches: 2,
+		Authenticate: func(*http.Request) (broker.Identity, error) {
+			return broker.Identity{User: "ann", Revoked: signedIn}, nil
+		},
+	}))
+	t.Cleanup(srv.Close)
+	watch, err := http.Get(srv.URL + canonicalRoot + "/devices?watch=1&timeoutSeconds=3600")
+	require.NoError(t, err)
+	defer watch.Body.Close()
+	require.Equal(t, 200, watch.StatusCode)
+	signOut()
+	_, err = io.Copy(io.Discard, watch.Body)
+	require.NoError(t, err, "it is over")
+}
+
+// What failed in the core is no lack of rights.
+func TestAFailureIsNoRefusal(t *testing.T) {
+	f := newFakeTwins()
+	f.set("lamp", "ON")
+	fail := errors.New("input/output error")
+	srv := httptest.NewServer(New(Options{
+		Twins: f, Ready: func() error { return nil }, Metrics: http.NotFoundHandler(),
+		History: func(http.ResponseWriter, *http.Request, string) error { return fail },
+	}))
+	t.Cleanup(srv.Close)
+	at := srv.URL + canonicalRoot + "/namespaces/default/devices/lamp/history"
+	require.Equal(t, 500, getJSON(t, at, nil))
+	fail = resource.Errorf(resource.Forbidden, "", "not yours")
+	require.Equal(t, 403, getJSON(t, at, nil))
 }
 
 // A mapper sees the Devices that it was given, in lists, alone and in watches; operators see all.
