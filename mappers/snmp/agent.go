@@ -22,9 +22,27 @@ type agent struct {
 	// user is who signs in with version 3, before the agent has said anything. An agent that has started again has another time, and is met
 	// as if for the first time.
 	user gosnmp.SnmpV3SecurityParameters
+	// heard is how traps are signed; the library changes what is in params while it asks.
+	heard trapSecurity
 
 	mu        sync.Mutex
 	connected bool
+}
+
+// trapSecurity is what a message must have to be an agent's.
+type trapSecurity struct {
+	version   gosnmp.SnmpVersion
+	community string
+	flags     gosnmp.SnmpV3MsgFlags
+}
+
+// trapParams are the library's for reading a trap.
+func (a *agent) trapParams() *gosnmp.GoSNMP {
+	g := &gosnmp.GoSNMP{Version: a.heard.version, Community: a.heard.community, MsgFlags: a.heard.flags}
+	if a.user != nil {
+		g.SecurityModel, g.SecurityParameters = gosnmp.UserSecurityModel, a.user.Copy()
+	}
+	return g
 }
 
 // newAgent makes an agent. It doesn't ask it anything.
@@ -47,7 +65,7 @@ func newAgent(c agentConfig, credentialsDir string) (*agent, error) {
 		}
 		g.Community = lines[0]
 	}
-	a := &agent{config: c, params: g}
+	a := &agent{config: c, params: g, heard: trapSecurity{g.Version, g.Community, g.MsgFlags}}
 	if g.SecurityParameters != nil {
 		a.user = g.SecurityParameters.Copy()
 	}

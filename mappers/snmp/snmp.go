@@ -57,6 +57,8 @@ type session struct {
 	config deviceConfig
 	agent  *agent
 
+	sources trapSources
+
 	mu     sync.Mutex
 	rows   map[string]string // the rows of tables that were found, by column and value
 	types  map[string]string // the types of objects that were read
@@ -117,22 +119,29 @@ func (s *session) Group(properties []string) [][]string {
 func (s *session) ReadBatch(ctx context.Context, properties []string) (map[string]mappers.Reading, error) {
 	got := make(map[string]mappers.Reading, len(properties))
 	var cells []cell
+	var lost error // a table that can't be walked takes nothing else with it
 	for _, name := range properties {
 		f := s.config.fields[name]
 		if f == nil {
 			got[name] = mappers.Reading{Err: mappers.Refuse(mappers.NotReachable, "the model has no snmp visitor for %s", name)}
 			continue
 		}
-		c, err := s.locate(ctx, f)
-		var refusal *mappers.Refusal
-		switch {
-		case errors.As(err, &refusal):
-			got[name] = mappers.Reading{Err: refusal}
-		case err != nil:
-			return nil, err
-		default:
-			cells = append(cells, c)
+		c, err := cell{}, lost
+		if f.where == "" || lost == nil {
+			c, err = s.locate(ctx, f)
 		}
+		if err == nil {
+			cells = append(cells, c)
+			continue
+		}
+		got[name] = mappers.Reading{Err: err}
+		var refusal *mappers.Refusal
+		if !errors.As(err, &refusal) {
+			lost = err
+		}
+	}
+	if len(cells) == 0 && lost != nil {
+		return nil, lost
 	}
 	return got, s.read(ctx, cells, got)
 }

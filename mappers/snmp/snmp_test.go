@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"net"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
@@ -29,7 +30,8 @@ type fakeAgent struct {
 	mu      sync.Mutex
 	objects map[string]gosnmp.SnmpPDU
 	silent  bool
-	limit   int // objects in one request; 0: any
+	limit   int            // objects in one request; 0: any
+	deafTo  gosnmp.PDUType // requests that are never answered
 }
 
 func newFakeAgent(t *testing.T) *fakeAgent {
@@ -78,7 +80,7 @@ func (a *fakeAgent) serve() {
 			continue
 		}
 		a.mu.Lock()
-		if !a.silent {
+		if !a.silent && packet.PDUType != a.deafTo {
 			a.answer(packet)
 			if out, err := packet.MarshalMsg(); err == nil {
 				_, _ = a.conn.WriteToUDP(out, from)
@@ -324,11 +326,67 @@ func TestWhatIsNoTrapIsNobodys(t *testing.T) {
 	}
 }
 
+// The library takes a message of version 3 that names no user and no engine for a search for engines, and doesn't look for its signature.
+func TestATrapWithoutTheUsersSignatureIsNobodys(t *testing.T) {
+	dir := t.TempDir()
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "ups"), []byte("monitor\nSHA\nauthsecret\n"), 0o600))
+	a, err := newAgent(agentConfig{host: "127.0.0.1", version: "3", credentials: "ups"}, dir)
+	require.NoError(t, err)
+	s := &session{agent: a}
+	trap := func(user, engine, password string) []byte {
+		u := &gosnmp.UsmSecurityParameters{UserName: user, AuthoritativeEngineID: engine}
+		p := &gosnmp.SnmpPacket{
+			Version: gosnmp.Version3, SecurityModel: gosnmp.UserSecurityModel, SecurityParameters: u, ContextEngineID: engine, MsgID: 1, PDUType: gosnmp.SNMPv2Trap,
+			Variables: []gosnmp.SnmpPDU{{Name: trapObject, Type: gosnmp.ObjectIdentifier, Value: ".1.3.6.1.6.3.1.1.5.3"}},
+		}
+		if password != "" {
+			u.AuthenticationProtocol, u.AuthenticationPassphrase, p.MsgFlags = gosnmp.SHA, password, gosnmp.AuthNoPriv
+			require.NoError(t, u.InitSecurityKeys())
+		}
+		b, err := p.MarshalMsg()
+		require.NoError(t, err)
+		return b
+	}
+	assert.NotNil(t, s.openTrap(trap("monitor", "engine-of-the-ups", "authsecret")))
+	assert.Nil(t, s.openTrap(trap("", "", "")), "neither user nor engine")
+	assert.Nil(t, s.openTrap(trap("monitor", "engine-of-the-ups", "")), "not signed")
+	assert.Nil(t, s.openTrap(trap("monitor", "engine-of-the-ups", "anothersecret")))
+	assert.Nil(t, s.openTrap(trap("root", "engine-of-the-ups", "authsecret")))
+}
+
+// An agent that is waited for, and names that nobody knows, don't keep traps waiting: they are heard by one goroutine.
+func TestTrapsDoNotWaitForAnAgentsAnswer(t *testing.T) {
+	s := openUPS(t, newFakeAgent(t).device())
+	s.agent.mu.Lock() // a request is on its way
+	defer s.agent.mu.Unlock()
+	g := gosnmp.GoSNMP{Version: gosnmp.Version2c, Community: "public"}
+	b, err := g.SnmpEncodePacket(gosnmp.SNMPv2Trap, []gosnmp.SnmpPDU{{Name: trapObject, Type: gosnmp.ObjectIdentifier, Value: ".1.3.6.1.6.3.1.1.5.3"}}, 0, 0)
+	require.NoError(t, err)
+	assert.NotNil(t, s.openTrap(b))
+	s.sources.resolve(t.Context(), []string{"10.0.0.9", "::ffff:10.0.0.10"})
+	s.sources.resolve(t.Context(), []string{"name.invalid"})
+	assert.True(t, s.sources.has(netip.MustParseAddr("10.0.0.9")), "the name is not known at the moment")
+	assert.True(t, s.sources.has(netip.MustParseAddr("10.0.0.10")))
+	s.sources.resolve(t.Context(), []string{"10.0.0.11"})
+	assert.False(t, s.sources.has(netip.MustParseAddr("10.0.0.9")))
+}
+
+func TestATableThatIsNotAnsweredTakesNothingWithIt(t *testing.T) {
+	a := newFakeAgent(t)
+	a.mu.Lock()
+	a.deafTo = gosnmp.GetBulkRequest
+	a.mu.Unlock()
+	got, err := openUPS(t, a.device()).ReadBatch(t.Context(), []string{"in", "location"})
+	require.NoError(t, err)
+	require.Error(t, got["in"].Err)
+	assert.Equal(t, "rack 4", got["location"].Value)
+}
+
 func FuzzTrap(f *testing.F) {
 	g := gosnmp.GoSNMP{Version: gosnmp.Version2c, Community: "public"}
 	b, _ := g.SnmpEncodePacket(gosnmp.SNMPv2Trap, []gosnmp.SnmpPDU{{Name: trapObject, Type: gosnmp.ObjectIdentifier, Value: ".1.3.6.1.6.3.1.1.5.3"}}, 0, 0)
 	f.Add(b)
-	s := &session{agent: &agent{params: &g}, config: deviceConfig{events: []*trapEvent{{name: "x", trap: ".1.3.6.1.6.3.1.1.5.3"}}}}
+	s := &session{agent: &agent{params: &g, heard: trapSecurity{g.Version, g.Community, 0}}, config: deviceConfig{events: []*trapEvent{{name: "x", trap: ".1.3.6.1.6.3.1.1.5.3"}}}}
 	f.Fuzz(func(_ *testing.T, b []byte) {
 		if p := s.openTrap(b); p != nil {
 			s.tell(p, func(string, string) {})

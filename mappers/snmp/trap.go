@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -80,7 +81,7 @@ func (l *trapListener) receive(conn *net.UDPConn) {
 		}
 		l.mu.Unlock()
 		for _, one := range all {
-			if !one.isSource(from.Addr().Unmap()) {
+			if !one.sources.has(from.Addr().Unmap()) {
 				continue
 			}
 			if packet := one.openTrap(append([]byte{}, buffer[:n]...)); packet != nil {
@@ -103,25 +104,38 @@ func acknowledgeInform(conn *net.UDPConn, to netip.AddrPort, packet *gosnmp.Snmp
 	}
 }
 
-// isSource reports whether traps of an address are the device's: its own, or one of trapSources.
-func (s *session) isSource(from netip.Addr) bool {
-	for _, text := range append([]string{s.config.host}, s.config.sources...) {
-		if ip, err := netip.ParseAddr(text); err == nil {
-			if ip.Unmap() == from {
-				return true
-			}
-			continue
-		}
-		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
-		ips, err := net.DefaultResolver.LookupNetIP(ctx, "ip", text)
-		cancel()
+// trapSources are the addresses that a device's traps come from: its own, and those of the setting.
+type trapSources struct {
+	mu   sync.Mutex
+	list []netip.Addr
+}
+
+func (t *trapSources) has(from netip.Addr) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return slices.Contains(t.list, from)
+}
+
+// resolve finds the addresses of hosts. One whose name isn't known at the moment keeps those that all had: traps are heard of then, too.
+func (t *trapSources) resolve(ctx context.Context, hosts []string) {
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	var list []netip.Addr
+	known := true
+	for _, host := range hosts {
+		ips, err := net.DefaultResolver.LookupNetIP(ctx, "ip", host)
+		known = known && err == nil
 		for _, ip := range ips {
-			if err == nil && ip.Unmap() == from {
-				return true
-			}
+			list = append(list, ip.Unmap())
 		}
 	}
-	return false
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if !known {
+		list = append(list, t.list...)
+	}
+	slices.SortFunc(list, netip.Addr.Compare)
+	t.list = slices.Compact(list)
 }
 
 // openTrap reads a trap with the device's community or user; nil: it is not one of the device's.
@@ -131,24 +145,25 @@ func (s *session) openTrap(b []byte) (packet *gosnmp.SnmpPacket) {
 			packet = nil
 		}
 	}()
-	s.agent.mu.Lock()
-	params := gosnmp.GoSNMP{
-		Version: s.agent.params.Version, Community: s.agent.params.Community, MsgFlags: s.agent.params.MsgFlags, SecurityModel: s.agent.params.SecurityModel,
-	}
-	if p := s.agent.params.SecurityParameters; p != nil {
-		params.SecurityParameters = p.Copy()
-	}
-	s.agent.mu.Unlock()
+	params := s.agent.trapParams() // the agent may be waiting for an answer: the traps of others don't
 	packet, err := params.UnmarshalTrap(b, false)
 	switch {
 	case err != nil, packet == nil:
 		return nil
 	case packet.PDUType != gosnmp.Trap && packet.PDUType != gosnmp.SNMPv2Trap && packet.PDUType != gosnmp.InformRequest:
 		return nil
-	case params.Version == gosnmp.Version3 && packet.Version != gosnmp.Version3, params.Version != gosnmp.Version3 && packet.Community != params.Community:
+	case params.Version == gosnmp.Version3 && !isOfUser(packet, s.agent.user), params.Version != gosnmp.Version3 && packet.Community != params.Community:
 		return nil
 	}
 	return packet
+}
+
+// isOfUser reports whether a message of version 3 is of the user whose key it was checked with. The library takes one that names neither a user
+// nor an engine for the search for an engine, which has no signature.
+func isOfUser(packet *gosnmp.SnmpPacket, user gosnmp.SnmpV3SecurityParameters) bool {
+	sent, ok := packet.SecurityParameters.(*gosnmp.UsmSecurityParameters)
+	own, known := user.(*gosnmp.UsmSecurityParameters)
+	return ok && known && packet.Version == gosnmp.Version3 && sent.UserName == own.UserName && sent.AuthoritativeEngineID != ""
 }
 
 // The objects of a trap that say which it is.
@@ -208,12 +223,25 @@ func (s *session) Events(ctx context.Context, emit func(event, value string)) er
 		<-ctx.Done()
 		return nil
 	}
-	if err := s.driver.traps.add(s, emit); err != nil {
-		s.device.Tell("Traps", err.Error())
-		<-ctx.Done()
-		return nil
-	}
+	hosts := append([]string{s.config.host}, s.config.sources...)
 	defer s.driver.traps.remove(s)
-	<-ctx.Done()
-	return nil
+	for listening := false; ; {
+		s.sources.resolve(ctx, hosts)
+		if !listening {
+			err := s.driver.traps.add(s, emit)
+			if listening = err == nil; listening {
+				s.device.Tell("Traps", "")
+			} else {
+				s.device.Tell("Traps", err.Error())
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(lookAgainEvery):
+		}
+	}
 }
+
+// lookAgainEvery is how often the addresses of names are looked up, and a port that another program had is tried.
+const lookAgainEvery = 30 * time.Second
