@@ -47,15 +47,15 @@ const silentAfter = 3
 func (c *deviceContact) isSilent() bool { return c.failures >= silentAfter }
 
 // offlineAfter is how long nothing of a device has answered until it is offline.
-func (d *device) offlineAfter(o Options) time.Duration {
-	if d.info.OfflineAfter > 0 {
-		return d.info.OfflineAfter
+func (d Device) offlineAfter(o Options) time.Duration {
+	if d.OfflineAfter > 0 {
+		return d.OfflineAfter
 	}
 	if o.OfflineAfter > 0 {
 		return o.OfflineAfter
 	}
 	var cycle time.Duration
-	for _, p := range d.info.Properties {
+	for _, p := range d.Properties {
 		if cycle == 0 || p.Collect < cycle {
 			cycle = p.Collect
 		}
@@ -103,7 +103,10 @@ func (w *worker) whyNotOnline(d *device) string {
 // time.
 func (w *worker) judgeValues(d *device, now time.Time) {
 	c := &d.contact
-	if d.session == nil || c.failures > 0 || !c.known || d.online == nil && !c.denied {
+	w.m.mu.Lock()
+	ruled := d.online != nil
+	w.m.mu.Unlock()
+	if d.session == nil || c.failures > 0 || !c.known || !ruled && !c.denied {
 		return
 	}
 	why := w.whyNotOnline(d)
@@ -116,7 +119,7 @@ func (w *worker) judgeValues(d *device, now time.Time) {
 	case c.denied:
 	case c.state == "" && c.unsure.IsZero():
 		c.unsure = now
-	case c.state == "" && now.Sub(c.unsure) < d.offlineAfter(w.m.o):
+	case c.state == "" && now.Sub(c.unsure) < d.offlineAfter:
 	default:
 		c.denied, c.unsure = true, time.Time{}
 		w.publishProblem(d, resource.Problem{Code: resource.SaysOffline, Message: "it answers, and is not online by its values: " + why})
@@ -258,7 +261,7 @@ func (w *worker) goOffline(d *device, err error) {
 // judge says what lasts: that a device is offline, that a value is too old, that one can't be read, that readings come too late.
 func (w *worker) judge(d *device, now time.Time) {
 	c := &d.contact
-	if c.state != stateOffline && !c.asking.IsZero() && c.failures > 1 && now.Sub(c.asking) >= d.offlineAfter(w.m.o) {
+	if c.state != stateOffline && !c.asking.IsZero() && c.failures > 1 && now.Sub(c.asking) >= d.offlineAfter {
 		w.goOffline(d, c.lastErr)
 	}
 	if c.badConfig || c.isSilent() {
@@ -292,7 +295,7 @@ func (w *worker) judgeCycle(d *device, now time.Time) {
 		}
 	}
 	w.m.mu.Unlock()
-	while := max(d.offlineAfter(w.m.o), 3*worst.Collect)
+	while := max(d.offlineAfter, 3*worst.Collect)
 	switch {
 	case c.state != stateOnline:
 		c.late, c.kept, c.lateBy = time.Time{}, time.Time{}, 0

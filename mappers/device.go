@@ -53,11 +53,13 @@ type deviceStreams struct {
 // schedule is when a device is due, and how long it takes.
 type schedule struct {
 	agenda deviceAgenda
-	served time.Time     // when the last request was made
-	took   time.Duration // how long an answer usually takes
-	phase  float64       // at which part of its cycle it is read, from 0 to 1
-	turn   int           // counts the properties that were looked at for writes
-	probes int           // counts the brief requests
+	served time.Time // when the last request was made
+	// offlineAfter is how long nothing of the device has answered until it is offline, by the configuration of openGen.
+	offlineAfter time.Duration
+	took         time.Duration // how long an answer usually takes
+	phase        float64       // at which part of its cycle it is read, from 0 to 1
+	turn         int           // counts the properties that were looked at for writes
+	probes       int           // counts the brief requests
 
 	pending []readGroup // what is to be read
 }

@@ -216,6 +216,25 @@ func TestABusyDeviceIsAskedAgainInTheSameCycle(t *testing.T) {
 	require.Zero(t, d.reconnects.Load(), "it has answered")
 }
 
+func TestADeviceThatIsBusyForEverAfterAFreshConnectionHasAProblem(t *testing.T) {
+	n := newNode(t)
+	d := newOdd("lamp")
+	var asked atomic.Int32
+	d.read = func(_ context.Context, _, property string) error {
+		switch {
+		case property != "temp":
+			return nil
+		case asked.Add(1) == 1:
+			return errSilence
+		}
+		return Busy(errors.New("busy"))
+	}
+	n.attach("lamp", "toy", nil, toyModel(nil))
+	n.run(d, nil)
+	n.hasProblem("devices/lamp/problem/temp", resource.ValueUnread)
+	require.Equal(t, []string{"online"}, n.published("devices/lamp/state"))
+}
+
 func TestAStrangersAnswerIsNoSignOfLife(t *testing.T) {
 	n := newNode(t)
 	d := newOdd("lamp", "radio")

@@ -35,7 +35,7 @@ type readState struct {
 type readGroup struct {
 	names []string
 	due   time.Time
-	tries int  // how often the device was busy
+	tries int  // how often it was asked for and the device was busy; -1: it is to be asked for on a fresh connection
 	again bool // it is tried for the second time, on a fresh connection
 }
 
@@ -208,7 +208,7 @@ func (w propertyReader) readFailed(d *device, g readGroup, failing bool, err err
 		w.unanswered(d, err)
 	}
 	if first && (kind == kindNoAnswer || kind == kindNotSent) && !d.contact.badConfig {
-		g.again = true
+		g.again, g.tries = true, -1
 		w.requeue(d, g, time.Time{}) // before the device's others
 		return
 	}
@@ -221,7 +221,7 @@ func (w propertyReader) readFailed(d *device, g readGroup, failing bool, err err
 	}
 	if smaller := d.session.Groups(g.names); len(smaller) > 1 {
 		for _, names := range smaller {
-			w.requeue(d, readGroup{names: names, again: true}, w.m.o.Now())
+			w.requeue(d, readGroup{names: names, again: true, tries: -1}, w.m.o.Now())
 		}
 	}
 }
@@ -253,9 +253,7 @@ func (w propertyReader) requeue(d *device, g readGroup, due time.Time) {
 	w.m.mu.Lock()
 	defer w.m.mu.Unlock()
 	g.due = due
-	if g.tries++; g.again {
-		g.tries = 0
-	}
+	g.tries++
 	for _, name := range g.names {
 		if p := d.props[name]; p != nil {
 			p.reading.pending = true

@@ -152,6 +152,7 @@ func (w *worker) rank(d *device, now, due time.Time) float64 {
 func (w *worker) prepare(d *device) bool {
 	w.m.mu.Lock()
 	gone, ready, gen := d.gone, d.isSetUp, d.gen
+	offlineAfter := d.info.offlineAfter(w.m.o)
 	w.m.mu.Unlock()
 	if gone {
 		w.close(d)
@@ -160,7 +161,7 @@ func (w *worker) prepare(d *device) bool {
 	}
 	if gen != d.openGen { // new, or configured anew
 		w.close(d)
-		d.openGen = gen
+		d.openGen, d.offlineAfter = gen, offlineAfter
 		d.contact = deviceContact{state: d.contact.state, problem: d.contact.problem, anew: true}
 		w.m.mu.Lock()
 		d.notices, d.changed = nil, true
@@ -190,7 +191,7 @@ func (w *worker) plan(d *device, now time.Time) deviceAgenda {
 	a := deviceAgenda{noTime, noTime, noTime}
 	c := &d.contact
 	if !c.asking.IsZero() && c.state != stateOffline {
-		a.event = c.asking.Add(d.offlineAfter(w.m.o))
+		a.event = c.asking.Add(d.offlineAfter)
 	}
 	for _, p := range d.props {
 		a.event = earlierOf(a.event, p.nextEvent(now))
