@@ -3,6 +3,7 @@ package opcua
 import (
 	"encoding/base64"
 	"encoding/json"
+	"errors"
 	"math"
 	"strconv"
 	"strings"
@@ -38,6 +39,18 @@ func (f *field) refusal(s wire.Status) error {
 		code = mappers.Unknown
 	}
 	return mappers.Refuse(code, "%s: the server says %v", f.node, s)
+}
+
+// writeError makes a refusal of the server's answer to a write. A server that has forgotten the session has not taken it.
+func (f *field) writeError(value string, err error) error {
+	var status wire.Status
+	switch {
+	case !errors.As(err, &status):
+		return err
+	case status.HasNoSession():
+		return mappers.NotSent(err)
+	}
+	return f.writeRefusal(value, status)
 }
 
 // writeRefusal is what a status means for a value that was written.

@@ -22,10 +22,20 @@ type Options struct {
 }
 
 // Driver makes sessions.
-type Driver struct{ o Options }
+type Driver struct {
+	o Options
+
+	identifying sync.Mutex // devices are opened at the same time, and have one certificate
+}
 
 // New makes a driver.
-func New(o Options) *Driver { return &Driver{o} }
+func New(o Options) *Driver { return &Driver{o: o} }
+
+func (d *Driver) identity() (wire.Identity, error) {
+	d.identifying.Lock()
+	defer d.identifying.Unlock()
+	return loadIdentity(d.o.DataDir)
+}
 
 // Protocols implements mappers.Driver.
 func (d *Driver) Protocols() []string { return []string{"opcua"} }
@@ -37,7 +47,7 @@ func (d *Driver) Open(_ context.Context, dev mappers.Device) (mappers.Session, e
 		return nil, err
 	}
 	if c.options.Policy != wire.PolicyNone || c.credentials != "" {
-		if c.options.Identity, err = loadIdentity(d.o.DataDir); err != nil && c.options.Policy != "" && c.options.Policy != wire.PolicyNone {
+		if c.options.Identity, err = d.identity(); err != nil && c.options.Policy != "" && c.options.Policy != wire.PolicyNone {
 			return nil, err
 		}
 	}
@@ -186,11 +196,20 @@ func (c *connection) resolve(ctx context.Context, fields []*field, tell func(cod
 // serverTime is a node that each server has.
 var serverTime = wire.NumericID(0, 2258)
 
-// Ping implements mappers.Pinger.
+// Ping implements mappers.Pinger. It reads the device's variables, where it has any: a server that doesn't reach its device knows the time.
 func (s *session) Ping(ctx context.Context) error {
 	c, err := s.connect(ctx)
 	if err != nil {
 		return err
+	}
+	var fields []*field
+	for _, f := range s.config.order[:min(len(s.config.order), s.limit())] {
+		if _, ok := c.nodes[f]; ok {
+			fields = append(fields, f)
+		}
+	}
+	if len(fields) > 0 {
+		return s.read(ctx, c, fields, map[string]mappers.Reading{})
 	}
 	_, err = c.Read(ctx, []wire.ReadRequest{{Node: serverTime, Attribute: wire.AttributeValue}})
 	return err
@@ -337,12 +356,7 @@ func (s *session) Write(ctx context.Context, property, value string) error {
 	if f.index != "" && !v.Array { // a part of an array is an array
 		v.Array = true
 	}
-	err = c.Write(ctx, c.nodes[f], f.index, v)
-	var status wire.Status
-	if errors.As(err, &status) {
-		return f.writeRefusal(value, status)
-	}
-	return err
+	return f.writeError(value, c.Write(ctx, c.nodes[f], f.index, v))
 }
 
 // Nearest implements mappers.Rounder: a Float has 24 bits.
@@ -393,6 +407,9 @@ func (s *session) Command(ctx context.Context, name string, payload []byte) ([]b
 	}
 	results, err := c.Call(ctx, object, node, arguments)
 	var status wire.Status
+	if errors.As(err, &status) && status.HasNoSession() {
+		return nil, mappers.NotSent(err)
+	}
 	if errors.As(err, &status) {
 		return nil, mappers.Refuse(mappers.Rejected, "%s: the server says %v", name, err)
 	}

@@ -3,6 +3,8 @@ package opcua
 import (
 	"bytes"
 	"context"
+	"fmt"
+	"io"
 	"net"
 	"os"
 	"path/filepath"
@@ -27,6 +29,7 @@ import (
 type pressServer struct {
 	url   string
 	proxy *cutProxy
+	nodes map[string]*server.Node
 }
 
 func newPress(t *testing.T) *pressServer {
@@ -45,17 +48,19 @@ func newPress(t *testing.T) *pressServer {
 	top, err := s.Namespace(0)
 	require.NoError(t, err)
 	top.Objects().AddRef(ns.Objects(), id.HasComponent, true)
+	nodes := map[string]*server.Node{}
 	for name, value := range map[string]any{"temperature": 21.5, "setpoint": float32(20), "on": true, "count": int32(7), "serial": "A-17"} {
 		n := ns.AddNewVariableStringNode(name, value)
 		if name == "temperature" || name == "serial" {
 			require.NoError(t, n.SetAttribute(ua.AttributeIDAccessLevel, server.DataValueFromValue(byte(ua.AccessLevelTypeCurrentRead))))
 		}
+		nodes[name] = n
 		n.SetBrowseName(name)
 		require.NoError(t, n.SetAttribute(ua.AttributeIDDisplayName, server.DataValueFromValue(attrs.DisplayName(name, "en"))))
 		ns.Objects().AddRef(n, id.HasComponent, true)
 	}
 	require.NoError(t, s.Start(context.Background()))
-	return &pressServer{url: "opc.tcp://" + p.addr, proxy: p}
+	return &pressServer{url: "opc.tcp://" + p.addr, proxy: p, nodes: nodes}
 }
 
 // cutProxy passes connections on until it is stopped, and after it was started again.
@@ -190,6 +195,31 @@ func TestChangesAreToldBySubscription(t *testing.T) {
 	require.NoError(t, <-ended)
 }
 
+func TestAServerThatDoesNotReachItsDeviceIsNoSignOfLife(t *testing.T) {
+	p := newPress(t)
+	s := openPress(t, p.device())
+	require.NoError(t, s.Ping(t.Context()))
+	for name, n := range p.nodes {
+		require.NoError(t, n.SetAttribute(ua.AttributeIDValue, &ua.DataValue{EncodingMask: ua.DataValueStatusCode, Status: ua.StatusBadNoCommunication}), name)
+	}
+	require.ErrorContains(t, s.Ping(t.Context()), "doesn't reach its device")
+	d := p.device()
+	d.Properties = nil
+	require.NoError(t, openPress(t, d).Ping(t.Context()), "there is only the server to ask")
+}
+
+func TestAWriteToASessionThatTheServerHasForgottenIsNotRefused(t *testing.T) {
+	f := &field{name: "count"}
+	for _, status := range []wire.Status{wire.BadSessionIDInvalid, wire.BadSessionClosed, wire.BadServerHalted} {
+		assert.True(t, mappers.IsNotSent(f.writeError("8", fmt.Errorf("write: %w", status))), status)
+	}
+	var refusal *mappers.Refusal
+	require.ErrorAs(t, f.writeError("8", wire.BadNotWritable), &refusal)
+	assert.Equal(t, mappers.ReadOnly, refusal.Code)
+	assert.Equal(t, io.EOF, f.writeError("8", io.EOF), "nobody knows")
+	assert.NoError(t, f.writeError("8", nil))
+}
+
 func TestAValueThatIsNotOfTheNodesTypeIsRefused(t *testing.T) {
 	for _, c := range []struct {
 		text string
@@ -221,6 +251,26 @@ func TestAValueThatIsNotOfTheNodesTypeIsRefused(t *testing.T) {
 	v, err := encode(`[1,"2"]`, wire.KindInt32, true)
 	require.NoError(t, err)
 	assert.Equal(t, []any{int64(1), int64(2)}, v.Values)
+}
+
+func TestDevicesThatAreOpenedAtTheSameTimeHaveOneCertificate(t *testing.T) {
+	d := newDriver(t)
+	certs := make(chan []byte, 4)
+	for range cap(certs) {
+		go func() {
+			s, err := d.Open(t.Context(), mappers.Device{Name: "press", Config: map[string]string{"endpoint": "opc.tcp://127.0.0.1:1"}})
+			if assert.NoError(t, err) {
+				certs <- s.(*session).config.options.Identity.Cert
+				return
+			}
+			certs <- nil
+		}()
+	}
+	first := <-certs
+	require.NotEmpty(t, first)
+	for range cap(certs) - 1 {
+		assert.Equal(t, first, <-certs)
+	}
 }
 
 func TestTheMappersCertificateStays(t *testing.T) {

@@ -3,6 +3,7 @@ package wire
 import (
 	"context"
 	"crypto/aes"
+	"crypto/hmac"
 	"crypto/rsa"
 	"crypto/x509"
 	"encoding/binary"
@@ -29,6 +30,7 @@ const (
 	maxMessage    = 16 << 20
 	maxChunks     = 1024
 	tokenLifetime = time.Hour
+	writeTimeout  = 5 * time.Second
 )
 
 // Identity is who this client is: a key and the certificate of its application.
@@ -66,6 +68,7 @@ type secureChannel struct {
 	seenAny      bool
 	parts        map[uint32][]byte
 	chunks       map[uint32]int
+	partBytes    int // of all parts
 
 	mu       sync.Mutex
 	receive  map[uint32]symmetricKeys // by token: of this one, and of the one before
@@ -230,7 +233,7 @@ func (c *secureChannel) take(kind string, body []byte) error {
 	case 'A': // the server gives this answer up
 		r := reader{data: body}
 		err := readError(&r)
-		delete(c.parts, request)
+		c.drop(request)
 		c.finish(request, serviceAnswer{err: err})
 		return nil
 	case 'C', 'F':
@@ -238,17 +241,23 @@ func (c *secureChannel) take(kind string, body []byte) error {
 		return fmt.Errorf("a chunk of type %q is not expected", kind)
 	}
 	c.chunks[request]++
-	if len(c.parts[request])+len(body) > maxMessage || c.chunks[request] > maxChunks || len(c.parts) > 64 {
-		return fmt.Errorf("an answer has more than %d bytes or %d chunks", maxMessage, maxChunks)
+	if c.partBytes += len(body); c.partBytes > maxMessage || c.chunks[request] > maxChunks || len(c.chunks) > 64 {
+		return fmt.Errorf("answers have more than %d bytes or %d chunks", maxMessage, maxChunks)
 	}
+	whole := append(c.parts[request], body...) //nolint:gocritic // it takes the place of the part
+	c.parts[request] = whole
 	if kind[3] == 'C' {
-		c.parts[request] = append(c.parts[request], body...)
 		return nil
 	}
-	whole := append(c.parts[request], body...) //nolint:gocritic // the part is not used again
+	c.drop(request)
+	return c.deliver(request, whole)
+}
+
+// drop forgets the parts of an answer that have come.
+func (c *secureChannel) drop(request uint32) {
+	c.partBytes -= len(c.parts[request])
 	delete(c.parts, request)
 	delete(c.chunks, request)
-	return c.deliver(request, whole)
 }
 
 // deliver passes an answer on to who asked.
@@ -388,7 +397,6 @@ func (c *secureChannel) close() {
 	w.requestHeader(NodeID{}, time.Second)
 	c.writing.Lock()
 	c.request++
-	_ = c.conn.SetWriteDeadline(time.Now().Add(time.Second))
 	_ = c.sealChunk("CLOF", c.request, w.data)
 	c.writing.Unlock()
 	c.fail(net.ErrClosed)
@@ -427,8 +435,7 @@ func (c *secureChannel) sendOpen(request uint32, body []byte) error {
 	if err != nil {
 		return err
 	}
-	_, err = c.conn.Write(append(w.data[:head], sealed...))
-	return err
+	return c.write(append(w.data[:head], sealed...))
 }
 
 // appendPadding fills up to whole blocks, with the signature that follows.
@@ -467,10 +474,16 @@ func (c *secureChannel) writeSequence(w *writer, request uint32) {
 	w.uint32(request)
 }
 
-func (c *secureChannel) send(b []byte) error {
-	binary.LittleEndian.PutUint32(b[4:], uint32(len(b)))
+// write ends the wait for a server that takes nothing any more, which holds up all that write.
+func (c *secureChannel) write(b []byte) error {
+	_ = c.conn.SetWriteDeadline(time.Now().Add(writeTimeout))
 	_, err := c.conn.Write(b)
 	return err
+}
+
+func (c *secureChannel) send(b []byte) error {
+	binary.LittleEndian.PutUint32(b[4:], uint32(len(b)))
+	return c.write(b)
 }
 
 // sendMessage seals a request with the channel's keys, in as many chunks as it takes.
@@ -578,7 +591,7 @@ func (c *secureChannel) unseal(kind string, body []byte) (request uint32, plain 
 		return 0, nil, errShort
 	}
 	signed := append(append(sealedHeader(kind, len(body)), body[:8]...), text[:n]...)
-	if string(keys.sign(signed)) != string(text[n:]) {
+	if !hmac.Equal(keys.sign(signed), text[n:]) {
 		return 0, nil, errors.New("a message's signature is not right")
 	}
 	text = text[:n]

@@ -78,6 +78,12 @@ func (s Status) IsGood() bool { return s>>30 == 0 }
 // IsBad reports whether there is no value.
 func (s Status) IsBad() bool { return s>>31 == 1 }
 
+// HasNoSession reports whether a request was not carried out because the server has ended, or forgotten, the session or is about to end itself: another
+// connection is needed.
+func (s Status) HasNoSession() bool {
+	return s.Is(BadSessionIDInvalid) || s.Is(BadSessionClosed) || s.Is(BadServerHalted)
+}
+
 func (s Status) code() Status { return s &^ 0xFFFF }
 
 // Is reports whether it is one of some codes; what the low bits say besides doesn't count.

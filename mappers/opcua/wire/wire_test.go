@@ -148,6 +148,42 @@ func TestEachPolicyOpensWhatItSeals(t *testing.T) {
 	}
 }
 
+func TestAnswersThatNeverEndTakeABoundedMemory(t *testing.T) {
+	take := func(each func(c *secureChannel, request uint32) error) (c *secureChannel, err error) {
+		c = &secureChannel{parts: map[uint32][]byte{}, chunks: map[uint32]int{}, receive: map[uint32]symmetricKeys{0: {}}, sec: channelSecurity{policy: PolicyNone, mode: ModeNone}}
+		for n := range uint32(5000) {
+			if err = each(c, n); err != nil {
+				break
+			}
+		}
+		return c, err
+	}
+	chunk := func(c *secureChannel, kind string, request uint32, body []byte) error {
+		w := writer{}
+		for _, x := range []uint32{0, 0, request % 1000, request} {
+			w.uint32(x)
+		}
+		return c.take(kind, append(w.data, body...))
+	}
+	c, err := take(func(c *secureChannel, n uint32) error { return chunk(c, "MSGC", n%32, make([]byte, 60000)) })
+	require.ErrorContains(t, err, "answers have more than")
+	total := 0
+	for _, part := range c.parts {
+		total += len(part)
+	}
+	assert.LessOrEqual(t, total, maxMessage)
+	c, err = take(func(c *secureChannel, n uint32) error {
+		if err := chunk(c, "MSGC", n, []byte{1}); err != nil {
+			return err
+		}
+		return chunk(c, "MSGA", n, make([]byte, 8))
+	})
+	require.NoError(t, err, "each is given up")
+	assert.Empty(t, c.parts)
+	assert.Empty(t, c.chunks)
+	assert.Zero(t, c.partBytes)
+}
+
 func FuzzAnswers(f *testing.F) {
 	var w writer
 	_ = w.value(Value{Kind: KindDouble, Array: true, Values: []any{1.0, 2.0}})
