@@ -2,6 +2,7 @@ package api
 
 import (
 	"encoding/json"
+	"errors"
 	"io"
 	"net/http"
 	"slices"
@@ -85,6 +86,9 @@ func (s *server) command(w http.ResponseWriter, r *http.Request) error {
 		}
 	}
 	payload, err := io.ReadAll(r.Body)
+	if errors.As(err, new(*http.MaxBytesError)) {
+		return err
+	}
 	if err != nil {
 		return badRequest("", "the body can't be read: %v", err)
 	}
