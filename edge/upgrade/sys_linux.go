@@ -16,7 +16,7 @@ func freeBytes(dir string) (int64, error) {
 	if err := unix.Statfs(dir, &s); err != nil {
 		return 0, err
 	}
-	return int64(s.Bavail) * s.Bsize, nil
+	return int64(s.Bavail) * int64(s.Bsize), nil //nolint:unconvert // it is an int32 on 32-bit ARM
 }
 
 // awaitEnd returns when a child has ended, and leaves it to be waited for.
