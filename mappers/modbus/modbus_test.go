@@ -447,6 +447,7 @@ func TestAScaleIsReadWithItsValue(t *testing.T) {
 	for name, says := range map[string]string{"far": "Unknown: the scale in register 500 is not known", "none": "Unknown: the scale in register 600 is not known"} {
 		require.EqualError(t, got[name].Err, says, "a number with a scale that isn't known is none")
 	}
+	require.ErrorContains(t, session.Write(t.Context(), "none", "1"), "Unavailable: the scale in register 600 is not known", "it is written once the device says it again")
 	require.NoError(t, session.Write(t.Context(), "current", "1.5"))
 	require.EqualValues(t, 150, s.word(1, 100))
 	near, err := session.Nearest("current", "1.503")
@@ -476,7 +477,7 @@ func TestAScaleThatIsBeyondAllNumbers(t *testing.T) {
 		got, err := session.ReadBatch(t.Context(), []string{"p"})
 		require.NoError(t, err)
 		require.ErrorContains(t, got["p"].Err, "Unknown: the scale "+scale)
-		require.ErrorContains(t, session.Write(t.Context(), "p", "0"), "Unknown: the scale "+scale)
+		require.ErrorContains(t, session.Write(t.Context(), "p", "0"), "Unavailable: the scale "+scale)
 	}
 }
 

@@ -424,6 +424,9 @@ func (s *session) writeField(ctx context.Context, f *registerField, value string
 		}
 	}
 	words, err := f.encode(value)
+	if r, refused := asRefusal(err); refused && r.Code == mappers.Unknown { // the factor, which an inverter doesn't say at night
+		return mappers.Refuse(mappers.Unavailable, "%s", r.Message)
+	}
 	if err != nil {
 		return err
 	}

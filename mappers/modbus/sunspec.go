@@ -83,16 +83,16 @@ func (b sunspecBlock) config(r sunspecReference) (p sunspecPoint, config map[str
 		return p, nil, false
 	}
 	fixed, size := parsePoints(m.points)
-	list, at := fixed, b.address
+	list, at := fixed, int(b.address)
 	if r.repeat > 0 {
 		part, partSize := parsePoints(m.repeat)
-		list, at = part, b.address+size+uint16(r.repeat-1)*partSize
+		list, at = part, at+int(size)+(r.repeat-1)*int(partSize)
 	}
 	p, ok = findPoint(list, r.point)
-	if !ok || int(at)+int(p.offset)+int(p.words) > int(b.address)+int(b.length) {
+	if !ok || at+int(p.offset)+int(p.words) > min(int(b.address)+int(b.length), 65536) {
 		return p, nil, false
 	}
-	return p, p.config(fixed, b.address, at), true
+	return p, p.config(fixed, b.address, uint16(at)), true
 }
 
 // The places where SunSpec's registers begin, and what is written there.

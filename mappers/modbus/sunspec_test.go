@@ -1,6 +1,7 @@
 package modbus
 
 import (
+	"fmt"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -126,6 +127,15 @@ func TestMistakesInPointsOfSunSpec(t *testing.T) {
 	p.Config["scale"] = "2"
 	_, err = parseField(p)
 	require.ErrorContains(t, err, "config.scale")
+}
+
+func TestAPartThatTheModelDoesNotHaveIsNowhere(t *testing.T) {
+	for repeat, want := range map[int]bool{1: true, 2: true, 3: false, 800: false} { // the 800th would be behind register 65535
+		r, err := parseSunspec(newSettings("", nil), fmt.Sprintf("160/%d/DCW", repeat))
+		require.NoError(t, err)
+		_, _, ok := sunspecBlock{number: 160, address: 50072, length: 8 + 2*20}.config(r)
+		require.Equal(t, want, ok, repeat)
+	}
 }
 
 // TestAChainOfModelsThatNeverEnds ends.

@@ -146,7 +146,7 @@ func (c *Client) Do(ctx context.Context, unit byte, q Request, timeout time.Dura
 	if err := c.wait(ctx, c.readyAt); err != nil {
 		return nil, err
 	}
-	if err := c.drain(ctx); err != nil {
+	if err := c.drain(ctx, timeout); err != nil {
 		return nil, err
 	}
 	if until, late := c.lateUntil[unit]; late {
@@ -190,14 +190,18 @@ func (c *Client) wait(ctx context.Context, until time.Time) error {
 	}
 }
 
-// drain throws away what has come unasked: late answers, and noise. On a line without transactions it waits until the line is silent.
-func (c *Client) drain(ctx context.Context) error {
+// drain throws away what has come unasked: late answers, and noise. On a line without transactions it waits until the line is silent, for
+// as long as an answer may take: somebody else may be talking there all the time.
+func (c *Client) drain(ctx context.Context, timeout time.Duration) error {
 	c.buffer = c.buffer[:0]
+	end, noise := time.Now().Add(timeout), 0
 	for c.err == nil {
 		select {
 		case r := <-c.received:
-			if r.err != nil {
+			if noise += len(r.data); r.err != nil {
 				c.err = &ClosedError{Err: r.err}
+			} else if time.Now().After(end) {
+				return &TimeoutError{timeout, noise}
 			} else if silence := c.target.silence(); silence > 0 {
 				if err := c.wait(ctx, time.Now().Add(silence)); err != nil {
 					return err

@@ -250,6 +250,32 @@ func TestAUnitOnALineIsNotAskedWhileALateAnswerMayCome(t *testing.T) {
 	require.NoError(t, err)
 }
 
+// Another program may talk on the line behind a gateway.
+func TestALineThatIsNeverSilentEndsARequest(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer func() { _ = l.Close() }()
+	go func() {
+		conn, err := l.Accept()
+		for err == nil {
+			_, err = conn.Write(make([]byte, 4096))
+		}
+	}()
+	c := dial(t, "rtuovertcp://"+l.Addr().String(), Options{})
+	require.Eventually(t, func() bool { return len(c.received) == cap(c.received) }, 5*time.Second, time.Millisecond)
+	ended := make(chan error, 1)
+	go func() {
+		_, err := c.Do(t.Context(), 1, Read(ReadHoldingRegisters, 0, 1), 50*time.Millisecond)
+		ended <- err
+	}()
+	select {
+	case err := <-ended:
+		require.True(t, IsTimeout(err), "%v", err)
+	case <-time.After(10 * time.Second):
+		require.Fail(t, "the request never ended")
+	}
+}
+
 func TestGivingUpEndsARequest(t *testing.T) {
 	c := linePipe(t, &Server{Handle: lineServer().Handle, Before: func(r *Reply) { r.Silent = true }}, func(b []byte) []byte { return b })
 	ctx, cancel := context.WithCancel(t.Context())
