@@ -5,6 +5,7 @@ import (
 	"context"
 	"net/netip"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -203,6 +204,33 @@ func TestSubscriptionsAreMadeAgainWhenTheDeviceHasStarted(t *testing.T) {
 	require.Eventually(t, func() bool { return said("supply") == "23.5" }, 5*time.Second, 5*time.Millisecond)
 	stop()
 	require.NoError(t, <-ended)
+}
+
+func TestADeviceThatDoesNotAnswerSubscriptionsIsReadOn(t *testing.T) {
+	s := newUnit(t)
+	const subscribe = 5
+	var asked atomic.Int32
+	s.Answer(func(service byte) bool {
+		if service == subscribe {
+			asked.Add(1)
+		}
+		return service != subscribe
+	})
+	o := openUnit(t, unitDevice(map[string]string{"address": s.Addr().String()}), s)
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- o.Push(ctx, func(string, string) {}) }()
+	require.Eventually(t, func() bool { return asked.Load() == 3 }, 5*time.Second, time.Millisecond, "one is tried three times")
+	select {
+	case err := <-ended:
+		require.Fail(t, "the session would be opened anew", "%v", err)
+	case <-time.After(3 * 300 * time.Millisecond): // which the others would take
+	}
+	require.EqualValues(t, 3, asked.Load())
+	stop()
+	require.NoError(t, <-ended)
+	s.Answer(func(byte) bool { return false })
+	require.ErrorIs(t, o.Push(t.Context(), func(string, string) {}), wire.ErrNoAnswer, "it is gone")
 }
 
 func TestAnUnsoundNotificationIsNotTaken(t *testing.T) {

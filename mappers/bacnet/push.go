@@ -51,7 +51,7 @@ func (s *session) Push(ctx context.Context, emit func(property, value string)) e
 	}
 }
 
-// subscribeAll subscribes to each object. The error is that the device doesn't answer.
+// subscribeAll subscribes to each object. The error is that the device doesn't answer, whatever it is asked.
 func (s *session) subscribeAll(ctx context.Context, fields map[wire.ObjectID][]*field, emit func(property, value string)) error {
 	to, err := s.where(ctx)
 	if err != nil {
@@ -74,20 +74,26 @@ func (s *session) subscribeAll(ctx context.Context, fields map[wire.ObjectID][]*
 	}
 	process := s.process
 	s.mu.Unlock()
+	problem := ""
 	for id := range fields {
 		err := s.client.Subscribe(ctx, to, process, id, s.config.lifetime)
 		var reject wire.Reject
 		var refused wire.Error
+		var abort wire.Abort
 		switch {
 		case errors.As(err, &reject):
 			s.device.Tell("Subscriptions", "doesn't take subscriptions, and is read instead: set cov to false")
 			<-ctx.Done()
 			return nil
-		case errors.As(err, &refused):
-			s.device.Tell("Subscriptions", fmt.Sprintf("refuses subscriptions to %s, which is read instead: %v", id, refused))
+		case errors.As(err, &refused), errors.As(err, &abort):
+			problem = fmt.Sprintf("refuses subscriptions to %s, which is read instead: %v", id, err)
+		case errors.Is(err, wire.ErrNoAnswer) && s.Ping(ctx) == nil: // it may be deaf to the service, and is asked again at half of the life
+			s.device.Tell("Subscriptions", "doesn't answer subscriptions, and is read instead: set cov to false")
+			return nil
 		case err != nil:
 			return err
 		}
 	}
+	s.device.Tell("Subscriptions", problem)
 	return nil
 }
