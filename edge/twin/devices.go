@@ -101,6 +101,7 @@ func (ds *devices) derive(b *batch, name string) {
 	ds.byName[name] = d
 	another := old != nil && old.bundle.Device.Metadata.UID != d.bundle.Device.Metadata.UID // a new Device of the same name
 	if another {
+		ds.endHistory(b, old)
 		for _, p := range old.bundle.Model.Spec.Properties { // values applied to the former Device were not applied to this one
 			key := topics.DeviceKey(name, topics.KindDesired, p.Name)
 			ds.overrides.put(b, key, inForceDecision{})
@@ -135,6 +136,7 @@ func (ds *devices) remove(b *batch, name string) {
 	if d == nil {
 		return
 	}
+	ds.endHistory(b, d)
 	delete(ds.byName, name)
 	ds.models.Delete(name)
 	b.publishes = append(b.publishes, ds.opts.retained("devices/"+name, nil))

@@ -49,6 +49,13 @@ func (ds *devices) noteHistory(b *batch, e link.Entry) {
 	b.histories = append(b.histories, historyStep{bundle: &d.bundle, property: a.Name, ended: true, ts: b.now.UnixMilli()})
 }
 
+// endHistory has recorded that nothing is known any more of a device that leaves the node.
+func (ds *devices) endHistory(b *batch, d *device) {
+	if ds.opts.History != nil {
+		b.histories = append(b.histories, historyStep{bundle: &d.bundle, ended: true, ts: b.now.UnixMilli()})
+	}
+}
+
 // resumeHistory has the values recorded that a device is known to have again: its mapper may not report what has not changed.
 func (ds *devices) resumeHistory(b *batch, name string) {
 	d := ds.byName[name]

@@ -50,6 +50,7 @@ type rig struct {
 	epoch   uint32         // of a new store
 	secrets store.Sealer   // of the store
 	log     zerolog.Logger // of the store
+	history HistoryRecorder
 }
 
 // flaky is a store whose commits can be made to fail.
@@ -107,7 +108,7 @@ func (r *rig) start() {
 	require.NoError(r.t, err)
 	r.store = &flaky{Store: s}
 	r.twin, err = New(Options{
-		Node: "n1", Store: r.store, Epoch: func() uint32 { return r.epoch }, Options: tree.Options{
+		Node: "n1", Store: r.store, History: r.history, Epoch: func() uint32 { return r.epoch }, Options: tree.Options{
 			Log: zerolog.Nop(), Timeout: 200 * time.Millisecond, Publish: r.publish,
 			Kept: func(string) bool { return r.kept.Load() != nil },
 			Pass: func(m broker.Message, done func(error)) { r.publish(m); *r.kept.Load() <- done },
