@@ -79,6 +79,8 @@ func (a PropertyAlarm) check(p *causeList, at string) {
 	checkOneOf(p, at+".severity", a.severity(), severities)
 	if a.After < 0 {
 		p.add(at+".after", "%d: milliseconds can't be negative", a.After)
+	} else if a.After > maxMillis {
+		p.add(at+".after", "%d: at most %d milliseconds, ten years, are taken", a.After, int64(maxMillis))
 	}
 	given := 0
 	for _, is := range []bool{a.Above != nil, a.Below != nil, a.Equals != ""} {

@@ -2,6 +2,7 @@ package resource
 
 import (
 	"encoding/json"
+	"math"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -44,15 +45,16 @@ func TestAModelHasEventsCommandsAndAlarms(t *testing.T) {
 		`visitors[1].eventName: "actoin" is not an event of the model: did you mean action?`: func(m *DeviceModel) {
 			m.Spec.PropertyVisitors[0].Visitors[1].EventName = "actoin"
 		},
-		`visitors[2].commandName: "rest" is not a command of the model`:           func(m *DeviceModel) { m.Spec.PropertyVisitors[0].Visitors[2].CommandName = "rest" },
-		`visitors[2].expireAfter: is for properties`:                              func(m *DeviceModel) { m.Spec.PropertyVisitors[0].Visitors[2].ExpireAfter = 1 },
-		`visitors[0].confirmWithin: -1: milliseconds can't be negative`:           func(m *DeviceModel) { m.Spec.PropertyVisitors[0].Visitors[0].ConfirmWithin = -1 },
-		`visitors[1].words[0].value: "triple" is not one of single, double, hold`: func(m *DeviceModel) { m.Spec.PropertyVisitors[0].Visitors[1].Words[0].Value = "triple" },
-		`online.mode: "some" is not one of all, any`:                              func(m *DeviceModel) { m.Spec.PropertyVisitors[0].Online.Mode = "some" },
-		`online.when: is required`:                                                func(m *DeviceModel) { m.Spec.PropertyVisitors[0].Online.When = nil },
-		`online.when[0].propertyName: "brigde" is not a property of the model`:    func(m *DeviceModel) { m.Spec.PropertyVisitors[0].Online.When[0].PropertyName = "brigde" },
-		`online.when[0].values[0]: "up" is not one of online, offline`:            func(m *DeviceModel) { m.Spec.PropertyVisitors[0].Online.When[0].Values = []Value{"up"} },
-		`online.when[0].values: is required`:                                      func(m *DeviceModel) { m.Spec.PropertyVisitors[0].Online.When[0].Values = nil },
+		`visitors[2].commandName: "rest" is not a command of the model`:                                          func(m *DeviceModel) { m.Spec.PropertyVisitors[0].Visitors[2].CommandName = "rest" },
+		`visitors[2].expireAfter: is for properties`:                                                             func(m *DeviceModel) { m.Spec.PropertyVisitors[0].Visitors[2].ExpireAfter = 1 },
+		`visitors[0].collectCycle: 9223372036854775807: at most 315360000000 milliseconds, ten years, are taken`: func(m *DeviceModel) { m.Spec.PropertyVisitors[0].Visitors[0].CollectCycle = math.MaxInt64 },
+		`visitors[0].confirmWithin: -1: milliseconds can't be negative`:                                          func(m *DeviceModel) { m.Spec.PropertyVisitors[0].Visitors[0].ConfirmWithin = -1 },
+		`visitors[1].words[0].value: "triple" is not one of single, double, hold`:                                func(m *DeviceModel) { m.Spec.PropertyVisitors[0].Visitors[1].Words[0].Value = "triple" },
+		`online.mode: "some" is not one of all, any`:                                                             func(m *DeviceModel) { m.Spec.PropertyVisitors[0].Online.Mode = "some" },
+		`online.when: is required`:                                                                               func(m *DeviceModel) { m.Spec.PropertyVisitors[0].Online.When = nil },
+		`online.when[0].propertyName: "brigde" is not a property of the model`:                                   func(m *DeviceModel) { m.Spec.PropertyVisitors[0].Online.When[0].PropertyName = "brigde" },
+		`online.when[0].values[0]: "up" is not one of online, offline`:                                           func(m *DeviceModel) { m.Spec.PropertyVisitors[0].Online.When[0].Values = []Value{"up"} },
+		`online.when[0].values: is required`:                                                                     func(m *DeviceModel) { m.Spec.PropertyVisitors[0].Online.When[0].Values = nil },
 
 		`alarms[0].clear: 90 is above 80`:                  func(m *DeviceModel) { *m.Spec.Properties[0].Alarms[0].Clear = 90 },
 		`alarms[0].severity: "urgent" is not one of low`:   func(m *DeviceModel) { m.Spec.Properties[0].Alarms[0].Severity = "urgent" },

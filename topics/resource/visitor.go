@@ -174,6 +174,8 @@ func (v Visitor) check(p *causeList, at string) {
 		switch {
 		case ms.n < 0:
 			p.add(at+"."+ms.field, "%d: milliseconds can't be negative", ms.n)
+		case ms.n > maxMillis:
+			p.add(at+"."+ms.field, "%d: at most %d milliseconds, ten years, are taken", ms.n, int64(maxMillis))
 		case ms.n > 0 && v.PropertyName == "":
 			p.add(at+"."+ms.field, "is for properties: an event or a command has no value that stays")
 		}
@@ -233,7 +235,10 @@ func (m *DeviceModel) names(kind string) (names []string) {
 	return names
 }
 
-const maxNotAvailable = 64
+const (
+	maxNotAvailable = 64
+	maxMillis       = 10 * 365 * 24 * 60 * 60 * 1000 // nobody counts beyond it, and sums of it are numbers
+)
 
 // checkTexts checks what can be said of the device's words without the model.
 func (v Visitor) checkTexts(p *causeList, at string) {

@@ -115,9 +115,13 @@ func expandMembers(members map[string]any, base string, names map[string]string)
 	return configFields(members).full(names)
 }
 
+// expandBase puts in what ~ stands for. With one that is longer than any property there is no topic: a message could have it a thousand times.
 func expandBase(key, value, base string) string {
 	if base == "" || !strings.HasSuffix(key, "topic") {
 		return value
+	}
+	if len(base) > maxText && (strings.HasPrefix(value, "~") || strings.HasSuffix(value, "~")) {
+		return ""
 	}
 	if rest, ok := strings.CutPrefix(value, "~"); ok {
 		return base + rest

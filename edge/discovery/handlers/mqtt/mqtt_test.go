@@ -353,6 +353,17 @@ func TestAnnouncementsAreBounded(t *testing.T) {
 		fmt.Fprintf(&many, `"k%d":"%s",`, i, strings.Repeat("x", 2048))
 	}
 	require.ErrorContains(t, message("homeassistant/switch/more/config", []byte(`{`+many.String()+`"a":1}`)), "bytes")
+	const topics = 5000
+	base, fields := strings.Repeat("x", 50_000), configFields{}
+	for i := range topics {
+		fields[fmt.Sprintf("k%d_topic", i)] = "~/a"
+	}
+	fields["~"] = base
+	size := 0
+	for _, value := range fields.full(abbreviations) {
+		size += len(value.(string))
+	}
+	require.LessOrEqual(t, size, len(base)+topics*maxText, "a message of 100 kB makes none of 250 MB")
 	require.ErrorContains(t, message("homeassistant/switch/more/config", []byte(`{"unique_id":"`+strings.Repeat("x", 2000)+`"}`)), "1 to 1024 bytes")
 }
 
