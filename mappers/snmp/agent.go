@@ -159,10 +159,18 @@ func (a *agent) close() {
 	a.disconnect()
 }
 
+// answer is an answer, unless it is not the user's whom the agent was asked as.
+func (a *agent) answer(packet *gosnmp.SnmpPacket, err error) (*gosnmp.SnmpPacket, error) {
+	if err == nil && a.heard.version == gosnmp.Version3 && !isOfUser(packet, a.user) {
+		return nil, errors.New("an answer came that is not signed by the user")
+	}
+	return packet, err
+}
+
 // get reads objects.
 func (a *agent) get(ctx context.Context, oids []string) (packet *gosnmp.SnmpPacket, err error) {
 	err = a.do(ctx, readTries, func(g *gosnmp.GoSNMP) (err error) {
-		packet, err = g.Get(oids)
+		packet, err = a.answer(g.Get(oids))
 		return err
 	})
 	if err == nil && packet.Error == gosnmp.NoError && len(packet.Variables) != len(oids) {
@@ -174,7 +182,7 @@ func (a *agent) get(ctx context.Context, oids []string) (packet *gosnmp.SnmpPack
 // set sets an object, once.
 func (a *agent) set(ctx context.Context, v gosnmp.SnmpPDU) (packet *gosnmp.SnmpPacket, err error) {
 	err = a.do(ctx, 1, func(g *gosnmp.GoSNMP) (err error) {
-		packet, err = g.Set([]gosnmp.SnmpPDU{v})
+		packet, err = a.answer(g.Set([]gosnmp.SnmpPDU{v}))
 		return err
 	})
 	return packet, err
@@ -189,7 +197,7 @@ func (a *agent) walk(ctx context.Context, root string, found func(gosnmp.SnmpPDU
 	for n := 0; n < maxWalked; {
 		var packet *gosnmp.SnmpPacket
 		err := a.do(ctx, readTries, func(g *gosnmp.GoSNMP) (err error) {
-			packet, err = g.GetBulk([]string{at}, 0, g.MaxRepetitions)
+			packet, err = a.answer(g.GetBulk([]string{at}, 0, g.MaxRepetitions))
 			return err
 		})
 		if err != nil {

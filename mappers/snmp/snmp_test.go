@@ -352,6 +352,10 @@ func TestATrapWithoutTheUsersSignatureIsNobodys(t *testing.T) {
 	assert.Nil(t, s.openTrap(trap("monitor", "engine-of-the-ups", "")), "not signed")
 	assert.Nil(t, s.openTrap(trap("monitor", "engine-of-the-ups", "anothersecret")))
 	assert.Nil(t, s.openTrap(trap("root", "engine-of-the-ups", "authsecret")))
+	_, err = a.answer(&gosnmp.SnmpPacket{Version: gosnmp.Version3, SecurityParameters: &gosnmp.UsmSecurityParameters{}}, nil)
+	require.ErrorContains(t, err, "not signed by the user", "and of an answer")
+	_, err = a.answer(&gosnmp.SnmpPacket{Version: gosnmp.Version3, SecurityParameters: &gosnmp.UsmSecurityParameters{UserName: "monitor", AuthoritativeEngineID: "e"}}, nil)
+	require.NoError(t, err)
 }
 
 // An agent that is waited for, and names that nobody knows, don't keep traps waiting: they are heard by one goroutine.
