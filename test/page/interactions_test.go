@@ -272,3 +272,21 @@ func TestTheLastDayOfAValueIsInItsRowAndATapPlotsIt(t *testing.T) {
 	p.open(t, ctx, "/ui/devices/default/thermostat")
 	awaitTrue(t, ctx, `document.querySelector('.spark svg path')`)
 }
+
+// The browser's clock may be another than the node's: with an earlier time nobody would know of the alarm, with a later one also of the next.
+func TestAnAlarmIsAcknowledgedUpToWhenItWasRaised(t *testing.T) {
+	p, ctx := startDemo(t), startBrowser(t)
+	p.house(t)
+	p.open(t, ctx, "/ui/devices/default/thermostat")
+	pressButton(t, ctx, "Acknowledge")
+	awaitText(t, ctx, "acknowledged")
+	text, ok := getText("http://" + p.hub + "/apis/edgebus.io/v1alpha1/namespaces/default/devices/thermostat")
+	require.True(t, ok)
+	var d struct {
+		Spec   struct{ AcknowledgedAlarms map[string]string }
+		Status struct{ Alarms []struct{ Since string } }
+	}
+	require.NoError(t, json.Unmarshal([]byte(text), &d))
+	require.Len(t, d.Status.Alarms, 1)
+	require.Equal(t, map[string]string{"temperature/warm": d.Status.Alarms[0].Since}, d.Spec.AcknowledgedAlarms)
+}

@@ -75,5 +75,5 @@ export function query(q: Record<string, string | number | undefined>): string {
   return text && '?' + text;
 }
 
-// acknowledge says that somebody knows of an alarm.
-export const acknowledge = (d: any, a: any) => patch(devicePath(d.metadata.namespace, d.metadata.name), { spec: { acknowledgedAlarms: { [`${a.propertyName}/${a.name}`]: new Date().toISOString() } } });
+// acknowledge says that somebody knows of an alarm, up to when it was raised by the node's clock: the browser's may be another.
+export const acknowledge = (d: any, a: any) => patch(devicePath(d.metadata.namespace, d.metadata.name), { spec: { acknowledgedAlarms: { [`${a.propertyName}/${a.name}`]: a.since } } });
