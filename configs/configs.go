@@ -251,6 +251,13 @@ type SNMP struct {
 	Timeout        time.Duration `yaml:"timeout" min:"1"`
 }
 
+// HTTPMapper holds the settings of the http driver.
+type HTTPMapper struct {
+	Hooks          string        `yaml:"hooks"`
+	CredentialsDir string        `yaml:"credentialsDir"`
+	Timeout        time.Duration `yaml:"timeout" min:"1"`
+}
+
 // MapperMQTT holds the settings of the mqtt driver.
 type MapperMQTT struct {
 	Timeout time.Duration `yaml:"timeout" min:"1"`

@@ -338,6 +338,7 @@ func TestEverySettingIsDocumented(t *testing.T) {
 	check("mapper-bacnet", AddFlags[Mapper[BACnet]])
 	check("mapper-modbus", AddFlags[Mapper[Modbus]])
 	check("mapper-mqtt", AddFlags[Mapper[MapperMQTT]])
+	check("mapper-http", AddFlags[Mapper[HTTPMapper]])
 	check("mapper-opcua", AddFlags[Mapper[OPCUA]])
 	check("mapper-snmp", AddFlags[Mapper[SNMP]])
 	check("mapper-virtual", AddFlags[Mapper[Virtual]])

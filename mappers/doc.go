@@ -46,6 +46,7 @@
 //
 //	cmd         a program of a driver: flags, settings, version
 //	settings    the config of Devices and visitors, with errors that name the field and the rule
+//	jsonpath    values in JSON that devices send
 //	drivertest  the tests that every driver passes
 //	virtual     simulated devices
 //	modbus      Modbus over TCP and on serial lines
@@ -53,6 +54,7 @@
 //	bacnet      BACnet/IP
 //	opcua       OPC UA
 //	snmp        SNMP
+//	http        devices with an HTTP interface
 //	examples    a mapper in shell, without this package
 //
 // # Where to add

@@ -185,6 +185,7 @@ func TestReadersNeverWaitForACommitOfReports(t *testing.T) {
 				v := s.Twin["temperature"].Reported
 				return v != nil && v.Value == "4"
 			})
+			require.Eventually(t, func() bool { there, _ := r.twins.Registered("n1"); return there }, testTimeout, time.Millisecond)
 			const temperature = "v1/nodes/n1/devices/lamp/reported/temperature"
 			r.fault.held.Lock()
 			release := sync.OnceFunc(r.fault.held.Unlock)

@@ -161,7 +161,7 @@ func browseDevice(ctx context.Context, t target, filter, node string, out io.Wri
 	if err != nil {
 		return err
 	}
-	f := cmd.Found{Name: t.text(ctx, wire.NewObjectID(wire.Device, t.instance), wire.ObjectName), Node: node, Protocol: "bacnet", Config: t.config}
+	f := cmd.FoundDevice{Name: t.text(ctx, wire.NewObjectID(wire.Device, t.instance), wire.ObjectName), Node: node, Protocol: "bacnet", Config: t.config}
 	for n, id := range ids {
 		if n%50 == 49 {
 			_, _ = fmt.Fprintf(progress, "%d of %d objects read\n", n+1, len(ids))

@@ -9,8 +9,8 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// Found is a device as a mapper's scan or browse found it: what it takes to have it in the tree. WriteManifests writes it.
-type Found struct {
+// FoundDevice is a device as a mapper's scan or browse found it: what it takes to have it in the tree. WriteManifests writes it.
+type FoundDevice struct {
 	Name, Title string
 	Model       string // the name of its DeviceModel, which others may have as well; default: Name
 	Node        string // default: node1
@@ -123,7 +123,7 @@ type (
 
 // WriteManifests writes Devices and their DeviceModels as YAML, as edgebus apply takes them: a model before the first Device that has it. Names
 // that can't be used are made fit.
-func WriteManifests(w io.Writer, list ...Found) error {
+func WriteManifests(w io.Writer, list ...FoundDevice) error {
 	e := yaml.NewEncoder(w)
 	e.SetIndent(2)
 	written := map[string]bool{}
@@ -155,7 +155,7 @@ func WriteManifests(w io.Writer, list ...Found) error {
 }
 
 // model is the spec of the DeviceModel. Properties, events and commands have names of their own.
-func (f Found) model() modelSpec {
+func (f FoundDevice) model() modelSpec {
 	model := modelSpec{Properties: []modelProperty{}, Visitors: []modelVisitors{{Protocol: f.Protocol, Visitors: []modelVisitor{}}}}
 	visitors := &model.Visitors[0].Visitors
 	fit := func(taken map[string]bool, name, fallback, title string) (id, shown string) {

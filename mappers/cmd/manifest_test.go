@@ -14,7 +14,7 @@ import (
 func TestWhatAMapperFindsIsWrittenAsManifestsThatCanBeApplied(t *testing.T) {
 	var out bytes.Buffer
 	low := 5.0
-	require.NoError(t, WriteManifests(&out, Found{
+	require.NoError(t, WriteManifests(&out, FoundDevice{
 		Name: "AHU 1 (Küche)", Protocol: "bacnet", Config: map[string]string{"address": "10.0.0.9"},
 		Properties: []FoundProperty{
 			{Name: "Supply Temp.", Type: "float", Unit: "°C", Config: map[string]string{"object": "analogInput:1"}},

@@ -306,7 +306,7 @@ func (s *unitScanner) unit(ctx context.Context, unit int) error {
 	fmt.Fprintf(s.stderr, "unit %d answers\n", unit)
 	config := u.device.Config
 	delete(config, "timeout")
-	found := cmd.Found{Name: fmt.Sprintf("modbus-%d", unit), Node: s.node, Protocol: "modbus", Config: config}
+	found := cmd.FoundDevice{Name: fmt.Sprintf("modbus-%d", unit), Node: s.node, Protocol: "modbus", Config: config}
 	if len(blocks) > 0 {
 		found.Properties, found.Title, err = u.sunspecProperties(ctx, blocks)
 		found.Name = cmp.Or(found.Title, found.Name)

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/edgebus/edgebus/mappers"
+	"github.com/edgebus/edgebus/mappers/jsonpath"
 )
 
 // availability is where a device, or what speaks for it, says whether it is there.
@@ -70,7 +71,7 @@ func (s configSettings) availability() (a availability, err error) {
 		if err := s.checkTopic(field, one.topic); err != nil {
 			return a, err
 		}
-		if one.path, err = parsePath(f.Path); err != nil {
+		if one.path, err = jsonpath.Parse(f.Path); err != nil {
 			return a, mappers.BadConfig(s.at+field+"Path", "%q: %v", f.Path, err)
 		}
 		a.sources = append(a.sources, one)
@@ -79,10 +80,10 @@ func (s configSettings) availability() (a availability, err error) {
 }
 
 // word is what a message says, and whether that is the word for a device that is there.
-func (a availabilitySource) word(m *jsonMessage) (word string, there bool) {
-	word, _, ok, err := m.find(a.path)
+func (a availabilitySource) word(m *jsonpath.Message) (word string, there bool) {
+	word, _, ok, err := m.Find(a.path)
 	if err != nil || !ok { // some publish the bare word as well
-		word = string(m.payload)
+		word = string(m.Payload)
 	}
 	word = strings.Trim(word, " \t\r\n\x00")
 	if a.available != "" {
@@ -103,15 +104,15 @@ func newPresence(sources int) presence {
 }
 
 // take takes a message that may be of some of the sources. An empty one takes back what was retained.
-func (p *presence) take(a availability, m *jsonMessage) {
+func (p *presence) take(a availability, m *jsonpath.Message) {
 	for i, source := range a.sources {
-		if m.topic != source.topic {
+		if m.Source != source.topic {
 			continue
 		}
 		word, there := source.word(m)
 		p.known[i], p.said[i], p.latest = true, "", i
-		if len(m.payload) > 0 && !there {
-			p.said[i] = fmt.Sprintf("%s is %s", m.topic, clipText(word))
+		if len(m.Payload) > 0 && !there {
+			p.said[i] = fmt.Sprintf("%s is %s", m.Source, clipText(word))
 		}
 	}
 }

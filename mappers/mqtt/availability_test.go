@@ -6,6 +6,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/edgebus/edgebus/mappers"
+	"github.com/edgebus/edgebus/mappers/jsonpath"
 )
 
 func parseAvailability(t *testing.T, config map[string]string) availability {
@@ -18,7 +19,7 @@ func parseAvailability(t *testing.T, config map[string]string) availability {
 func TestSeveralAvailabilities(t *testing.T) {
 	const list = `[{"topic":"{base}/bridge/state","path":"state","available":"online"},{"topic":"{base}/lamp/availability","path":"state","available":"online"}]`
 	say := func(p *presence, a availability, topic, payload string) {
-		p.take(a, &jsonMessage{topic: topic, payload: []byte(payload)})
+		p.take(a, &jsonpath.Message{Source: topic, Payload: []byte(payload)})
 	}
 	for mode, want := range map[string][]string{
 		"":       {"", "z/lamp/availability is offline", "z/bridge/state is offline, z/lamp/availability is offline", "z/bridge/state is offline"},
@@ -59,7 +60,7 @@ func TestWordsForADeviceThatIsThere(t *testing.T) {
 	} {
 		a := parseAvailability(t, map[string]string{"availability": "x", "available": tt.available})
 		p := newPresence(1)
-		p.take(a, &jsonMessage{topic: "x", payload: []byte(tt.payload)})
+		p.take(a, &jsonpath.Message{Source: "x", Payload: []byte(tt.payload)})
 		require.Equal(t, tt.there, p.absence(a.mode) == "", "%q %q", tt.available, tt.payload)
 	}
 }

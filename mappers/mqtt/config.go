@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/edgebus/edgebus/mappers"
+	"github.com/edgebus/edgebus/mappers/jsonpath"
 )
 
 // deviceConfig is a Device's configuration, parsed.
@@ -27,7 +28,7 @@ type deviceConfig struct {
 // valueSource is where a value is read from: a topic, and a path in the JSON of its payload. Without a path it is the payload.
 type valueSource struct {
 	topic string
-	path  jsonPath
+	path  jsonpath.Path
 }
 
 // mappedProperty is one property, event or command, as its visitor describes it.
@@ -87,7 +88,7 @@ func (s configSettings) source(topic, pathKey string) (from valueSource, err err
 	if err != nil {
 		return from, err
 	}
-	if from.path, err = parsePath(text); err != nil {
+	if from.path, err = jsonpath.Parse(text); err != nil {
 		return from, mappers.BadConfig(s.at+pathKey, "%q: %v", text, err)
 	}
 	return from, nil
@@ -311,7 +312,7 @@ func (f *mappedProperty) check(at string, writable bool, source sparkplugSource)
 		return mappers.BadConfig(at+"command", "is required, for %s is ReadWrite: the topic to which the device listens", f.name)
 	case f.payload != "" && !slices.ContainsFunc(ofValue, func(v string) bool { return strings.Contains(f.payload, v) }):
 		return mappers.BadConfig(at+"payload", "contains neither {value} nor {json}: each write would be the same")
-	case f.payload == "" && f.command != "" && f.state.path.indexed():
+	case f.payload == "" && f.command != "" && f.state.path.Indexed():
 		return mappers.BadConfig(at+"payload", "is required, for path has an index")
 	}
 	return nil

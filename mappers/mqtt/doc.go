@@ -23,7 +23,6 @@
 //
 //	settings.go the table of settings
 //	config.go        the settings of a Device and of its model's visitors
-//	path.go          a value in JSON
 //	value.go         what a payload says, and what a command is
 //	availability.go  whether the device is there
 //	mqtt.go          the driver, its connection and its sessions

@@ -7,6 +7,7 @@ import (
 
 	"github.com/edgebus/edgebus/broker/client"
 	"github.com/edgebus/edgebus/mappers"
+	"github.com/edgebus/edgebus/mappers/jsonpath"
 )
 
 // maxEvents is how many events of a device wait to be told.
@@ -17,16 +18,16 @@ type deviceEvent struct{ event, value string }
 
 // takeEvents takes the events in a message, which was not retained: each message is one, equal ones too. A part of the JSON that isn't there, is
 // null or is empty is none: zigbee2mqtt ends each press of a button with an empty action. mu is held.
-func (s *session) takeEvents(m *jsonMessage) {
+func (s *session) takeEvents(m *jsonpath.Message) {
 	for _, f := range s.config.events {
-		if m.topic != f.state.topic {
+		if m.Source != f.state.topic {
 			continue
 		}
 		r, ok := f.decode(m)
 		switch {
 		case !ok || r.err != nil || r.value == "":
 		case len(s.events) == maxEvents:
-			s.driver.o.Broker.Log.Warn().Str("topic", m.topic).Str("event", f.name).Msg("more events than can be told: one is lost")
+			s.driver.o.Broker.Log.Warn().Str("topic", m.Source).Str("event", f.name).Msg("more events than can be told: one is lost")
 		default:
 			s.events = append(s.events, deviceEvent{f.name, r.value})
 		}

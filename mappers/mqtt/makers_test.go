@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/edgebus/edgebus/mappers"
+	"github.com/edgebus/edgebus/mappers/jsonpath"
 )
 
 // makersProperty is a property of a maker's device: its type, its visitor, and a value that is written with the command that it becomes.
@@ -112,7 +113,7 @@ func TestDevicesAsTheirMakersDescribeThem(t *testing.T) {
 			require.NoError(t, err)
 			s := &session{config: c, presence: newPresence(len(c.availability.sources)), values: map[string]lastReading{}, changed: make(chan struct{})}
 			for _, m := range device.said {
-				s.take(&jsonMessage{topic: m[0], payload: []byte(m[1])})
+				s.take(&jsonpath.Message{Source: m[0], Payload: []byte(m[1])})
 			}
 			for property, want := range device.want {
 				r := s.values[property]

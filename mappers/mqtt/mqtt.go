@@ -16,6 +16,7 @@ import (
 	"github.com/edgebus/edgebus/configs"
 	"github.com/edgebus/edgebus/mappers"
 	"github.com/edgebus/edgebus/mappers/cmd"
+	"github.com/edgebus/edgebus/mappers/jsonpath"
 )
 
 // DefaultTimeout is how long a device may take to publish its state after it was asked for it.
@@ -227,7 +228,7 @@ func (d *Driver) onMessage(m client.Message) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for s := range d.topics[m.Topic] {
-		msg := &jsonMessage{topic: m.Topic, payload: m.Payload}
+		msg := &jsonpath.Message{Source: m.Topic, Payload: m.Payload}
 		s.take(msg)
 		if !m.Retained {
 			s.takeEvents(msg)
@@ -277,10 +278,10 @@ type lastReading struct {
 }
 
 // take takes a message. mu is held.
-func (s *session) take(m *jsonMessage) {
+func (s *session) take(m *jsonpath.Message) {
 	s.presence.take(s.config.availability, m)
 	for _, f := range s.config.order {
-		if m.topic != f.state.topic {
+		if m.Source != f.state.topic {
 			continue
 		}
 		s.states++

@@ -18,6 +18,7 @@ import (
 	"github.com/edgebus/edgebus/broker/client"
 	"github.com/edgebus/edgebus/mappers"
 	"github.com/edgebus/edgebus/mappers/drivertest"
+	"github.com/edgebus/edgebus/mappers/jsonpath"
 	"github.com/edgebus/edgebus/topics"
 )
 
@@ -328,22 +329,22 @@ func TestPaths(t *testing.T) {
 		"a.b[0]": "10", "$.a.b[1]['c d']": "x", `a["b"][1]["c d"]`: "x", "a.b": `[10,{"c d":"x"}]`, "big": "12345678901234567890",
 		"": doc, "a.b[2]": "-", "a.b.c": "-", "l[0]": "-", "nothing": "-", "a[0]": "-",
 	} {
-		p, err := parsePath(text)
+		p, err := jsonpath.Parse(text)
 		require.NoError(t, err, text)
-		got, _, ok, err := (&jsonMessage{payload: []byte(doc)}).find(p)
+		got, _, ok, err := (&jsonpath.Message{Payload: []byte(doc)}).Find(p)
 		require.NoError(t, err, text)
 		if !ok {
 			got = "-"
 		}
 		require.Equal(t, want, got, text)
 	}
-	null, err := parsePath("n")
+	null, err := jsonpath.Parse("n")
 	require.NoError(t, err)
-	_, _, ok, err := (&jsonMessage{topic: "lamp", payload: []byte(doc)}).find(null)
+	_, _, ok, err := (&jsonpath.Message{Source: "lamp", Payload: []byte(doc)}).Find(null)
 	require.False(t, ok)
 	require.EqualError(t, err, "Unknown: the device says null on lamp")
 	for _, text := range []string{"$", "a..b", "a.", "[x]", "a[", "a['b]", "a[0]b", "a[-1]"} {
-		_, err := parsePath(text)
+		_, err := jsonpath.Parse(text)
 		require.Error(t, err, text)
 	}
 }
@@ -367,10 +368,10 @@ func TestValuesOfEveryType(t *testing.T) {
 		{mappers.Object, "o", "", `{"o":{"x":1}}`, `{"x":1}`, `{"o":{"x":1}}`},
 		{mappers.Array, "", `{"all":{json}}`, `[1,2]`, `[1,2]`, `{"all":[1,2]}`},
 	} {
-		p, err := parsePath(tt.path)
+		p, err := jsonpath.Parse(tt.path)
 		require.NoError(t, err)
 		f := &mappedProperty{name: "p", typ: tt.typ, state: valueSource{"t", p}, payload: tt.payload}
-		r, ok := f.decode(&jsonMessage{topic: "t", payload: []byte(tt.state)})
+		r, ok := f.decode(&jsonpath.Message{Source: "t", Payload: []byte(tt.state)})
 		require.NoError(t, r.err)
 		require.True(t, ok)
 		require.Equal(t, tt.value, r.value)
@@ -387,18 +388,18 @@ func FuzzState(f *testing.F) {
 	f.Add("", []byte("ON"))
 	f.Add("$['x']", []byte(`{"x":{"y":null}}`))
 	f.Fuzz(func(t *testing.T, text string, payload []byte) {
-		p, err := parsePath(text)
+		p, err := jsonpath.Parse(text)
 		if err != nil {
 			return
 		}
 		for _, typ := range []mappers.Type{mappers.Int, mappers.Boolean, mappers.Bytes, mappers.Object} {
-			r, ok := (&mappedProperty{typ: typ, state: valueSource{"t", p}}).decode(&jsonMessage{topic: "t", payload: payload})
+			r, ok := (&mappedProperty{typ: typ, state: valueSource{"t", p}}).decode(&jsonpath.Message{Source: "t", Payload: payload})
 			if r.value != "" && (r.err != nil || !ok) {
 				t.Fatalf("a value %q and an error %v", r.value, r.err)
 			}
 		}
-		if !p.indexed() && p != nil {
-			value, _, ok, err := (&jsonMessage{payload: []byte(p.wrap(`"x"`))}).find(p)
+		if !p.Indexed() && p != nil {
+			value, _, ok, err := (&jsonpath.Message{Payload: []byte(p.Wrap(`"x"`))}).Find(p)
 			if err != nil || !ok || value != "x" {
 				t.Fatalf("%q does not lead to what was put there: %q %v %v", text, value, ok, err)
 			}

@@ -8,6 +8,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/edgebus/edgebus/mappers"
+	"github.com/edgebus/edgebus/mappers/jsonpath"
 )
 
 // encode makes the payload of a command. said is what the device has said last: true, 1 and "1" are three things to some, and a command has
@@ -19,13 +20,13 @@ func (f *mappedProperty) encode(value string, said lastReading) ([]byte, error) 
 		return base64.StdEncoding.DecodeString(value)
 	case f.typ == mappers.String && isScalar(value) && (known && !said.quoted || !known && f.words):
 	case f.typ == mappers.String, f.typ == mappers.Bytes, f.typ == "", f.typ.Numeric() && known && said.quoted:
-		literal = quoteJSON(value)
+		literal = jsonpath.QuoteText(value)
 	}
 	switch {
 	case f.payload != "":
 		return []byte(strings.NewReplacer("{value}", value, "{json}", literal).Replace(f.payload)), nil
 	case f.state.path != nil:
-		return []byte(f.state.path.wrap(literal)), nil
+		return []byte(f.state.path.Wrap(literal)), nil
 	}
 	return []byte(value), nil
 }
@@ -39,24 +40,19 @@ func isScalar(text string) bool {
 	return err == nil && json.Valid([]byte(text))
 }
 
-func quoteJSON(text string) string {
-	literal, _ := json.Marshal(text) // a text can be written
-	return string(literal)
-}
-
 // decode makes a reading of a message. One that says nothing about the property, for the path leads nowhere, is no reading: ok is false.
-func (f *mappedProperty) decode(m *jsonMessage) (r lastReading, ok bool) {
-	text, quoted, ok, err := m.find(f.state.path)
+func (f *mappedProperty) decode(m *jsonpath.Message) (r lastReading, ok bool) {
+	text, quoted, ok, err := m.Find(f.state.path)
 	switch {
 	case err != nil:
 		return lastReading{err: err}, true
 	case !ok:
 		return r, false
 	case f.typ == mappers.Bytes && f.state.path == nil:
-		return lastReading{value: base64.StdEncoding.EncodeToString(m.payload)}, true
+		return lastReading{value: base64.StdEncoding.EncodeToString(m.Payload)}, true
 	}
 	r.quoted = quoted || f.state.path == nil && !isScalar(strings.TrimSpace(text))
-	r.value, r.err = f.value(text, quoted, m.topic)
+	r.value, r.err = f.value(text, quoted, m.Source)
 	return r, true
 }
 
@@ -67,7 +63,7 @@ func (f *mappedProperty) value(text string, quoted bool, from string) (string, e
 		return "", mappers.Refuse(mappers.Unknown, "what comes on %s is no text: a property of the type bytes could have it", from)
 	case f.typ == mappers.Object || f.typ == mappers.Array:
 		if quoted {
-			text = quoteJSON(text)
+			text = jsonpath.QuoteText(text)
 		}
 		return text, nil
 	case f.typ == mappers.Bytes:

@@ -6,6 +6,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/edgebus/edgebus/mappers"
+	"github.com/edgebus/edgebus/mappers/jsonpath"
 )
 
 // A command has the type that the device itself says: true, 1 and "1" are three things to some.
@@ -30,12 +31,12 @@ func TestCommandsKeepTheTypeThatTheDeviceSays(t *testing.T) {
 		{mappers.Float, false, `{"x":21.5}`, "22", "", `{"x":22}`},
 		{mappers.Boolean, false, `{"x":true}`, "false", "", `{"x":false}`},
 	} {
-		p, err := parsePath("x")
+		p, err := jsonpath.Parse("x")
 		require.NoError(t, err)
 		f := &mappedProperty{name: "p", typ: tt.typ, words: tt.words, state: valueSource{"t", p}, payload: tt.config}
 		var said lastReading
 		if tt.said != "" {
-			said, _ = f.decode(&jsonMessage{topic: "t", payload: []byte(tt.said)})
+			said, _ = f.decode(&jsonpath.Message{Source: "t", Payload: []byte(tt.said)})
 			said.count = 1
 		}
 		got, err := f.encode(tt.value, said)
@@ -68,9 +69,9 @@ func TestValuesAsDevicesPublishThem(t *testing.T) {
 		{mappers.String, false, "", "\x08\xff", "", "Unknown: what comes on t is no text: a property of the type bytes could have it"},
 		{mappers.Object, false, "x", `{"x":{"a":1}}`, `{"a":1}`, ""},
 	} {
-		p, err := parsePath(tt.path)
+		p, err := jsonpath.Parse(tt.path)
 		require.NoError(t, err)
-		r, ok := (&mappedProperty{typ: tt.typ, words: tt.words, state: valueSource{"t", p}}).decode(&jsonMessage{topic: "t", payload: []byte(tt.payload)})
+		r, ok := (&mappedProperty{typ: tt.typ, words: tt.words, state: valueSource{"t", p}}).decode(&jsonpath.Message{Source: "t", Payload: []byte(tt.payload)})
 		require.True(t, ok)
 		require.Equal(t, tt.value, r.value, "%+v", tt)
 		if tt.problem == "" {

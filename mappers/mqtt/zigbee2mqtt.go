@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/edgebus/edgebus/mappers/cmd"
+	"github.com/edgebus/edgebus/mappers/jsonpath"
 )
 
 // zigbeeDevice is one in the list that zigbee2mqtt retains at {topic}/bridge/devices.
@@ -49,11 +50,11 @@ const (
 const sleepyConfirm = 10 * 60 * 1000
 
 // zigbeeModel makes what a mapper needs of a device: its Device, and its DeviceModel, of what it exposes.
-func zigbeeModel(topic string, d zigbeeDevice) cmd.Found {
-	f := cmd.Found{
+func zigbeeModel(topic string, d zigbeeDevice) cmd.FoundDevice {
+	f := cmd.FoundDevice{
 		Name: d.Name, Protocol: "mqtt", Config: map[string]string{
 			"topic": topic + "/" + d.Name, "availabilityMode": "all",
-			"availability": `[{"topic":` + quoteJSON(topic+"/bridge/state") + `,"path":"state"},{"topic":"{topic}/availability","path":"state"}]`,
+			"availability": `[{"topic":` + jsonpath.QuoteText(topic+"/bridge/state") + `,"path":"state"},{"topic":"{topic}/availability","path":"state"}]`,
 		},
 	}
 	if d.Definition == nil {
@@ -66,14 +67,14 @@ func zigbeeModel(topic string, d zigbeeDevice) cmd.Found {
 		z.add(e, e.Type)
 	}
 	if z.gettable != "" && !sleeps { // who sleeps doesn't answer
-		f.Config["get"], f.Config["getPayload"] = "{topic}/get", "{"+quoteJSON(z.gettable)+`:""}`
+		f.Config["get"], f.Config["getPayload"] = "{topic}/get", "{"+jsonpath.QuoteText(z.gettable)+`:""}`
 	}
 	return f
 }
 
 // zigbeeExposes collects what a device exposes.
 type zigbeeExposes struct {
-	found    *cmd.Found
+	found    *cmd.FoundDevice
 	seen     map[string]bool // properties that are there
 	gettable string          // a property that can be asked for; empty: none can
 	sleeps   bool
@@ -102,7 +103,7 @@ func (z *zigbeeExposes) add(e exposedFeature, kind string) {
 		z.found.Events = append(z.found.Events, cmd.FoundEvent{Name: e.Property, Enum: e.texts(), Config: map[string]string{"state": "{topic}", "path": path}})
 		return
 	}
-	set := map[string]string{"command": "{topic}/set", "payload": "{" + quoteJSON(e.Property) + ":{json}}"}
+	set := map[string]string{"command": "{topic}/set", "payload": "{" + jsonpath.QuoteText(e.Property) + ":{json}}"}
 	p := cmd.FoundProperty{Name: e.Property, Unit: e.Unit, Writable: access&accessSet != 0, Config: map[string]string{"state": "{topic}", "path": path}}
 	if !strings.EqualFold(e.Label, e.Property) {
 		p.Title = e.Label
@@ -144,7 +145,7 @@ func (z *zigbeeExposes) coverStates(e exposedFeature, set map[string]string) (st
 			states = append(states, text)
 			continue
 		}
-		stop := map[string]string{"command": set["command"], "payload": "{" + quoteJSON(e.Property) + `:"STOP"}`}
+		stop := map[string]string{"command": set["command"], "payload": "{" + jsonpath.QuoteText(e.Property) + `:"STOP"}`}
 		z.found.Commands = append(z.found.Commands, cmd.FoundCommand{Name: strings.Replace(e.Property, "state", "stop", 1), Config: stop})
 	}
 	return states
@@ -203,7 +204,7 @@ func jsonText(v json.RawMessage) string {
 }
 
 // zigbeeModels reads the list of zigbee2mqtt. Devices of one kind have one model; names are of those that are wanted, all if there are none.
-func zigbeeModels(topic string, payload []byte, node string, names ...string) (list []cmd.Found, err error) {
+func zigbeeModels(topic string, payload []byte, node string, names ...string) (list []cmd.FoundDevice, err error) {
 	var devices []zigbeeDevice
 	if err := json.Unmarshal(payload, &devices); err != nil {
 		return nil, fmt.Errorf("%s/bridge/devices is not zigbee2mqtt's list: %w", topic, err)

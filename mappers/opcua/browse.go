@@ -30,7 +30,7 @@ type treeBrowser struct {
 	filter     string // of paths, in lower case
 	progress   io.Writer
 	seen       map[wire.NodeID]bool
-	found      cmd.Found
+	found      cmd.FoundDevice
 }
 
 func newTreeBrowser(ctx context.Context, s *wire.Session, filter string, progress io.Writer) (*treeBrowser, error) {

@@ -125,7 +125,7 @@ func browseCommand(out, progress io.Writer) *cobra.Command {
 				if err != nil {
 					return err
 				}
-				b.found = cmd.Found{Name: name, Node: node, Protocol: "opcua", Config: map[string]string{"endpoint": args[0]}}
+				b.found = cmd.FoundDevice{Name: name, Node: node, Protocol: "opcua", Config: map[string]string{"endpoint": args[0]}}
 				if f.policy != "auto" {
 					b.found.Config["securityPolicy"] = f.policy
 				}

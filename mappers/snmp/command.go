@@ -257,7 +257,7 @@ by the end of their object's number, to be changed by hand.`,
 			}
 			ctx, stop := signalContext(c)
 			defer stop()
-			found := cmd.Found{Name: name, Node: node, Protocol: protocol, Config: f.config(args[0])}
+			found := cmd.FoundDevice{Name: name, Node: node, Protocol: protocol, Config: f.config(args[0])}
 			err = a.walk(ctx, oid, func(v gosnmp.SnmpPDU) error {
 				found.Properties = append(found.Properties, foundProperty(oid, v))
 				return nil

@@ -10,6 +10,10 @@
 //	suggest.go         the name that a misspelt one may stand for
 //	device.go          Device, and why one is not online
 //	model.go           DeviceModel: properties, their types, and the check of values
+//	modelcommand.go    the events and commands of a model
+//	visitor.go         how a mapper reaches properties, events and commands
+//	alarm.go           alarms: when a value is where somebody must know of it
+//	settings.go        the settings that a mapper's protocol has
 //	history.go         how what properties were is kept, asked for and answered
 //	twin.go            the twin of a device: desired and reported values, refusals, InSync
 //	node.go            Node, and the spec of its host

@@ -17,29 +17,29 @@ import (
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
-var temperature = resource.Property{Name: "temperature", Type: resource.TypeDouble}
+var temperatureProperty = resource.Property{Name: "temperature", Type: resource.TypeDouble}
 
-func hall() (b resource.Bundle) {
+func hallDevice() (b resource.Bundle) {
 	b.Device.Metadata = resource.Meta{Name: "hall", UID: "1"}
-	b.Model.Spec.Properties = []resource.Property{temperature}
+	b.Model.Spec.Properties = []resource.Property{temperatureProperty}
 	return b
 }
 
-// recorded is a store with values of the hall, a second each.
-func recorded(t *testing.T, values ...float64) *history.Store {
+// recordedStore is a store with values of the hall, a second each.
+func recordedStore(t *testing.T, values ...float64) *history.Store {
 	s, err := history.Open(history.Options{Dir: t.TempDir(), Log: zerolog.Nop()})
 	require.NoError(t, err)
 	for i, v := range values {
 		at := time.Now().Add(time.Duration(i-len(values)) * time.Second).UnixMilli()
-		s.Record(history.SeriesKey{Device: "1", Property: temperature.Name}, temperature, strconv.FormatFloat(v, 'g', -1, 64), at, 0)
+		s.Record(history.SeriesKey{Device: "1", Property: temperatureProperty.Name}, temperatureProperty, strconv.FormatFloat(v, 'g', -1, 64), at, 0)
 	}
 	return s
 }
 
-func ask(t *testing.T, s *history.Store, from, to string) (a resource.HistoryAnswer, err error) {
+func askHistory(t *testing.T, s *history.Store, from, to string) (a resource.HistoryAnswer, err error) {
 	q := url.Values{"property": {"temperature"}, "points": {"2"}, "from": {from}, "to": {to}}
 	w := httptest.NewRecorder()
-	err = ServeHTTP(w, httptest.NewRequestWithContext(context.Background(), "GET", "/?"+q.Encode(), nil), hall(), s)
+	err = ServeHTTP(w, httptest.NewRequestWithContext(context.Background(), "GET", "/?"+q.Encode(), nil), hallDevice(), s)
 	if err == nil {
 		require.NoError(t, json.Unmarshal(w.Body.Bytes(), &a), w.Body.String())
 	}
@@ -47,20 +47,20 @@ func ask(t *testing.T, s *history.Store, from, to string) (a resource.HistoryAns
 }
 
 func TestTimesThatNoClockShowsAreRefusedByName(t *testing.T) {
-	s := recorded(t, 1, 2, 3)
+	s := recordedStore(t, 1, 2, 3)
 	late, early := strconv.Itoa(math.MaxInt64), strconv.Itoa(math.MinInt64)
-	_, err := ask(t, s, "0", late)
+	_, err := askHistory(t, s, "0", late)
 	require.ErrorContains(t, err, "to: "+late+": milliseconds since 1970 are 0 to 253402300799999")
-	_, err = ask(t, s, early, "9999-12-31T23:59:59Z")
+	_, err = askHistory(t, s, early, "9999-12-31T23:59:59Z")
 	require.ErrorContains(t, err, "from: "+early)
 	require.Equal(t, resource.Invalid, resource.KindOf(err))
-	a, err := ask(t, s, "0001-01-01T00:00:00Z", "253402300799999")
+	a, err := askHistory(t, s, "0001-01-01T00:00:00Z", "253402300799999")
 	require.NoError(t, err)
 	require.NotEmpty(t, a.Values)
 }
 
 func TestTheGreatestNumbersHaveAMean(t *testing.T) {
-	a, err := ask(t, recorded(t, math.MaxFloat64, -math.MaxFloat64, math.MaxFloat64, -math.MaxFloat64), "1h", "")
+	a, err := askHistory(t, recordedStore(t, math.MaxFloat64, -math.MaxFloat64, math.MaxFloat64, -math.MaxFloat64), "1h", "")
 	require.NoError(t, err)
 	require.NotEmpty(t, a.Values)
 	require.InDelta(t, math.MaxFloat64, *a.Max[0], 0)

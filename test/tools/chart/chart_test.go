@@ -22,10 +22,10 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-const chart = "../../../configs/deploy/helm/edgebus-hub"
+const chartDir = "../../../configs/deploy/helm/edgebus-hub"
 
-// full has everything that a user can switch on.
-const full = `
+// fullValues has everything that a user can switch on.
+const fullValues = `
 address: [hub.example.org, 192.0.2.7]
 settings:
   auth:
@@ -46,7 +46,7 @@ tolerations: [{key: edge, operator: Exists}]
 affinity: {nodeAffinity: {}}
 `
 
-func helm(t *testing.T, args ...string) (string, error) {
+func runHelm(t *testing.T, args ...string) (string, error) {
 	t.Helper()
 	path, err := filepath.Abs("../../../.tools/helm")
 	if err != nil {
@@ -72,10 +72,10 @@ func writeValues(t *testing.T, text string) string {
 func render(t *testing.T, values string) map[string]any {
 	t.Helper()
 	file := writeValues(t, values)
-	if out, err := helm(t, "lint", "--strict", "--values", file, chart); err != nil {
+	if out, err := runHelm(t, "lint", "--strict", "--values", file, chartDir); err != nil {
 		t.Fatalf("helm lint: %v\n%s", err, out)
 	}
-	out, err := helm(t, "template", "plant", chart, "--namespace", "bus", "--values", file)
+	out, err := runHelm(t, "template", "plant", chartDir, "--namespace", "bus", "--values", file)
 	if err != nil {
 		t.Fatalf("helm template: %v\n%s", err, out)
 	}
@@ -192,7 +192,7 @@ func TestTheSchemaRefusesWhatTheChartCantUse(t *testing.T) {
 		"podDisruptionBudget: {maxUnavailable: 2}": "maxUnavailable",
 		"address: hub.example.org":                 "address",
 	} {
-		out, err := helm(t, "template", "plant", chart, "--values", writeValues(t, values))
+		out, err := runHelm(t, "template", "plant", chartDir, "--values", writeValues(t, values))
 		if err == nil || !strings.Contains(out, field) {
 			t.Errorf("%s: %v: %s", values, err, out)
 		}

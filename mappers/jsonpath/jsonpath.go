@@ -1,4 +1,5 @@
-package mqtt
+// Package jsonpath finds values in JSON that devices send: by a singular query of RFC 9535, with numbers as they were written.
+package jsonpath
 
 import (
 	"bytes"
@@ -12,11 +13,11 @@ import (
 	"github.com/edgebus/edgebus/mappers"
 )
 
-// jsonPath leads to one value in JSON: names (string) and indexes (int).
-type jsonPath []any
+// Path leads to one value in JSON: names (string) and indexes (int).
+type Path []any
 
-// parsePath reads a singular query of RFC 9535, with or without the $ before it: state, color.x, $.list[0]['a name'].
-func parsePath(text string) (p jsonPath, err error) {
+// Parse reads a singular query of RFC 9535, with or without the $ before it: state, color.x, $.list[0]['a name'].
+func Parse(text string) (p Path, err error) {
 	if !utf8.ValidString(text) {
 		return nil, errors.New("is not UTF-8")
 	}
@@ -73,7 +74,8 @@ func parseBracket(text string) (step any, rest string, err error) {
 	return int(n), rest, nil
 }
 
-func (p jsonPath) indexed() bool {
+// Indexed reports whether it leads through a list.
+func (p Path) Indexed() bool {
 	for _, step := range p {
 		if _, ok := step.(int); ok {
 			return true
@@ -82,40 +84,40 @@ func (p jsonPath) indexed() bool {
 	return false
 }
 
-// wrap makes the object in which the path, which has names only, leads to a JSON value.
-func (p jsonPath) wrap(literal string) string {
+// Wrap makes the object in which the path, which has names only, leads to a JSON value.
+func (p Path) Wrap(literal string) string {
 	for i := len(p) - 1; i >= 0; i-- {
-		literal = "{" + quoteJSON(p[i].(string)) + ":" + literal + "}"
+		literal = "{" + QuoteText(p[i].(string)) + ":" + literal + "}"
 	}
 	return literal
 }
 
-// jsonMessage is a payload, which is parsed at most once however many properties are in it.
-type jsonMessage struct {
-	topic   string
-	payload []byte
+// Message is a payload, which is parsed at most once however many properties are in it.
+type Message struct {
+	Source  string // where it comes from: a topic, an address
+	Payload []byte
 	parsed  bool
 	json    any
 	err     error
 }
 
-func (m *jsonMessage) parse() (any, error) {
+func (m *Message) parse() (any, error) {
 	if !m.parsed {
 		m.parsed = true
-		d := json.NewDecoder(bytes.NewReader(m.payload))
+		d := json.NewDecoder(bytes.NewReader(m.Payload))
 		d.UseNumber() // a number keeps its digits
 		if err := d.Decode(&m.json); err != nil {
-			m.err = mappers.Refuse(mappers.Invalid, "the payload on %s is not JSON: %s", m.topic, clipText(string(m.payload)))
+			m.err = mappers.Refuse(mappers.Invalid, "the payload of %s is not JSON: %q", m.Source, clipText(string(m.Payload)))
 		}
 	}
 	return m.json, m.err
 }
 
-// find returns the value at p as text. quoted says that it is a string in JSON. ok is false if there is nothing at p; null is how a
+// Find returns the value at p as text. quoted says that it is a string in JSON. ok is false if there is nothing at p; null is how a
 // device says that it has no value.
-func (m *jsonMessage) find(p jsonPath) (value string, quoted, ok bool, err error) {
+func (m *Message) Find(p Path) (value string, quoted, ok bool, err error) {
 	if p == nil {
-		return string(m.payload), false, len(m.payload) > 0, nil
+		return string(m.Payload), false, len(m.Payload) > 0, nil
 	}
 	at, err := m.parse()
 	if err != nil {
@@ -137,7 +139,7 @@ func (m *jsonMessage) find(p jsonPath) (value string, quoted, ok bool, err error
 	switch v := at.(type) {
 	case nil:
 		if there {
-			err = mappers.Refuse(mappers.Unknown, "the device says null on %s", m.topic)
+			err = mappers.Refuse(mappers.Unknown, "the device says null on %s", m.Source)
 		}
 		return "", false, false, err
 	case string:
@@ -147,3 +149,12 @@ func (m *jsonMessage) find(p jsonPath) (value string, quoted, ok bool, err error
 		return string(out), false, true, err
 	}
 }
+
+// QuoteText is a text as JSON has it.
+func QuoteText(text string) string {
+	literal, _ := json.Marshal(text) // a text can be written
+	return string(literal)
+}
+
+// clipText shortens a text for an error.
+func clipText(text string) string { return text[:min(len(text), 80)] }
