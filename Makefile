@@ -149,8 +149,8 @@ golden: ## write the golden files anew; read the difference before you commit it
 	@$(STAGE) licences env -C scripts/release GOLDEN=write go test -trimpath -count=1 -run Licences .
 
 .PHONY: ci
-ci: ## what CI runs after `make test`: lint, race, interop, packages, chaos and a short fuzz
-	@scripts/ci.sh lint race interop packages-test chaos fuzz
+ci: ## what CI runs after `make test`: lint, race, interop, the page, packages, chaos and a short fuzz
+	@scripts/ci.sh lint race interop page packages-test chaos fuzz
 
 .PHONY: clean
 clean: ## remove what was built, apart from the tools

@@ -108,8 +108,8 @@ func render(t *testing.T, values string) map[string]any {
 
 func TestTheChartMakesWhatTheAPITakes(t *testing.T) {
 	for values, kinds := range map[string][]string{
-		"":   {"Secret", "Service", "StatefulSet"},
-		full: {"NetworkPolicy", "PodDisruptionBudget", "Secret", "Service", "ServiceMonitor", "StatefulSet"},
+		"":         {"Secret", "Service", "StatefulSet"},
+		fullValues: {"NetworkPolicy", "PodDisruptionBudget", "Secret", "Service", "ServiceMonitor", "StatefulSet"},
 		"existingSecret: mine\nnameOverride: broker\n": {"Service", "StatefulSet"},
 	} {
 		objects := render(t, values)
@@ -168,7 +168,7 @@ func checkPod(t *testing.T, set *appsv1.StatefulSet, service *corev1.Service) {
 }
 
 func TestTheHubTakesTheSettingsOfTheChart(t *testing.T) {
-	for values, want := range map[string]string{"": "plant-edgebus-hub.bus.svc", full: "hub.example.org"} {
+	for values, want := range map[string]string{"": "plant-edgebus-hub.bus.svc", fullValues: "hub.example.org"} {
 		secret := render(t, values)["Secret"].(*corev1.Secret)
 		settings := secret.StringData["hub.yaml"]
 		if !strings.Contains(settings, want) {
