@@ -522,6 +522,23 @@ func TestADeadDeviceDelaysItsNeighboursByBriefProbesOnly(t *testing.T) {
 	require.Equal(t, []string{"online"}, n.published("devices/radio/state"))
 }
 
+func TestAnAnswerThatIsNotWaitedForIsSaidWithItsTime(t *testing.T) {
+	n := newNode(t)
+	d := newOdd("lamp", "radio")
+	d.read = func(ctx context.Context, device, _ string) error {
+		if device == "lamp" {
+			<-ctx.Done()
+			return ctx.Err()
+		}
+		return nil
+	}
+	n.attach("lamp", "toy", nil, toyModel(nil))
+	n.attach("radio", "toy", nil, toyModel(nil))
+	n.run(d, func(o *Options) { o.ProbeTimeout = 10 * time.Millisecond })
+	n.eventually("devices/lamp/state", "offline")
+	require.Contains(t, problemOf(n, "devices/lamp/problem").Message, "no answer within ")
+}
+
 // TestAnotherReasonOfADeadDeviceIsSaidWhenItLasts, and not at the pace of the attempts.
 func TestAnotherReasonOfADeadDeviceIsSaidWhenItLasts(t *testing.T) {
 	n := newNode(t)

@@ -253,7 +253,7 @@ func (w *worker) request(ctx context.Context, d *device, brief bool, f func(cont
 	} else if err == nil {
 		d.took = (3*d.took + took) / 4
 	}
-	if err != nil && brief && kindOf(err) == kindNoAnswer && errors.Is(err, context.DeadlineExceeded) {
+	if err != nil && ctx.Err() == nil && kindOf(err) == kindNoAnswer && errors.Is(err, context.DeadlineExceeded) {
 		return fmt.Errorf("no answer within %s: %w", limit.Round(time.Millisecond), err)
 	}
 	return err

@@ -260,11 +260,14 @@ func (b *bus) learn(s *session, q wire.Request, now time.Time) {
 		l.hastyLosses, l.quick = 0, true
 	}
 	if b.client.Answers() == 1 {
-		if !l.deaf {
+		switch {
+		case !l.deaf:
 			l.deafStarts = 0
-		} else if l.deafStarts++; l.deafStarts >= 2 && l.connectDelay == 0 {
-			l.connectDelay, l.since = time.Second, now
-			s.device.Tell(toldConnectDelay, "does not answer just after connecting: set connectDelay: 1s, or what its manual says")
+		case l.lost.Same(q): // another one may never be answered
+			if l.deafStarts++; l.deafStarts >= 2 && l.connectDelay == 0 {
+				l.connectDelay, l.since = time.Second, now
+				s.device.Tell(toldConnectDelay, "does not answer just after connecting: set connectDelay: 1s, or what its manual says")
+			}
 		}
 	}
 	l.hasty, l.deaf = false, false

@@ -138,6 +138,23 @@ func TestEachHabitIsBorne(t *testing.T) {
 }
 
 // TestAHabitThatEndsIsForgotten: what a device has stopped to do is read again within 5 s.
+// A register that is never answered, asked for first over each connection, looks like a device that is deaf then.
+func TestASilentRegisterIsNoReasonToWaitAfterConnecting(t *testing.T) {
+	for habit, delay := range map[string]time.Duration{"silent=100": 0, "deaf=500ms": time.Second} {
+		t.Run(habit, func(t *testing.T) {
+			t.Parallel()
+			r := newHabitRig(t, 2, "maxRegisters=1", habit)
+			for range 3 {
+				_, _ = r.s.ReadBatch(t.Context(), []string{"r100"})
+				_, err := r.s.ReadBatch(t.Context(), []string{"r101"})
+				require.NoError(t, err)
+				r.s.bus.close()
+			}
+			require.Equal(t, delay, r.s.bus.learned.connectDelay)
+		})
+	}
+}
+
 func TestAHabitThatEndsIsForgotten(t *testing.T) {
 	for _, habit := range []string{"silent=110", "hole=110", "dead=1"} {
 		t.Run(habit, func(t *testing.T) {
