@@ -226,6 +226,9 @@ func (b *Broker) signInBrowser(w http.ResponseWriter, r *http.Request) error {
 		return b.writeUser(w, r, id)
 	}
 	audit.NoteUser(r, id.User, roleNames(&id))
+	if before, err := r.Cookie(cookieName(r)); err == nil { // the browser forgets it, and nobody could sign out with it
+		b.requests.browsers.signOut(before.Value)
+	}
 	cookie, expires := b.requests.browsers.add(id)
 	setCookie(w, r, cookie, expires)
 	w.Header().Set("Content-Type", "application/json")

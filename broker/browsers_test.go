@@ -111,6 +111,24 @@ func TestABrowserSignsInWithACookieThatEndsWithTheSignOut(t *testing.T) {
 	require.False(t, strings.Contains(err.Error(), "timeout"), "the MQTT connection has ended with it: %v", err)
 }
 
+func TestABrowsersNextSignInEndsTheOneBefore(t *testing.T) {
+	s := pageServer(t, annsBroker(t), false)
+	_, first := signInAt(t, s, `{"user":"ann","password":"secret"}`)
+	for _, c := range []struct {
+		password string
+		want     int // of the first sign-in, after that
+	}{{"wrong", http.StatusOK}, {"secret", http.StatusUnauthorized}} {
+		r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, s.URL+"/session", strings.NewReader(`{"user":"ann","password":"`+c.password+`"}`))
+		require.NoError(t, err)
+		r.AddCookie(first)
+		res, err := s.Client().Do(r)
+		require.NoError(t, err)
+		require.NoError(t, res.Body.Close())
+		code, _ := whoamiAt(t, s, first)
+		require.Equal(t, c.want, code, c.password)
+	}
+}
+
 func TestACookieIsSecureOverTLS(t *testing.T) {
 	s := pageServer(t, annsBroker(t), true)
 	_, cookie := signInAt(t, s, `{"user":"ann","password":"secret"}`)
