@@ -125,7 +125,7 @@ man: build ## make man pages of what --help says, in .out/man (VERSION as for bu
 	@$(STAGE) man go run $(if $(VERSION),-ldflags '-X github.com/edgebus/edgebus/broker/daemon.version=$(VERSION)') ./scripts/manpages .out/man bin/cloudhub bin/edge{core,agent,discovery} bin/mapper-*
 
 # What users install. RELEASE makes it, of all architectures unless ARCH=amd64,arm64 says which.
-RELEASE = $(STAGE) $1 env -C scripts/release go run -trimpath . $1 --version '$(or $(VERSION),$(error VERSION=v0.9.0 is needed))' --out ../../.out/$1 $(if $(ARCH),--arch $(ARCH))
+RELEASE = rm -rf .out/$1; $(STAGE) $1 env -C scripts/release go run -trimpath . $1 --version '$(or $(VERSION),$(error VERSION=v0.9.0 is needed))' --out ../../.out/$1 $(if $(ARCH),--arch $(ARCH))
 
 .PHONY: packages
 packages: ## make deb and rpm packages, in .out/packages (VERSION=v0.9.0)

@@ -163,7 +163,7 @@ func parseTime(field, text string, missing, now time.Time) (time.Time, error) {
 	}
 	if ms, err := strconv.ParseInt(text, 10, 64); err == nil {
 		if ms < 0 || ms > lastMilli {
-			return now, resource.Errorf(resource.Invalid, field, "%d: milliseconds since 1970 are 0 to %d, the end of the year 9999", ms, lastMilli)
+			return now, resource.Errorf(resource.Invalid, field, "%d: milliseconds since 1970 are 0 to %d, the end of the year 9999", ms, int64(lastMilli))
 		}
 		return time.UnixMilli(ms), nil
 	}
