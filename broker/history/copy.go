@@ -239,7 +239,7 @@ func (c *StoreCopy) add(p CopyPart) error {
 	case len(p.Bytes) == 0:
 		return nil
 	case c.o.Bytes > 0 && p.Offset+int64(len(p.Bytes)) > c.o.Bytes:
-		return resource.Errorf(resource.Quota, "", "a file of the history is larger than all that the hub keeps of a node (limits.history.bytes)")
+		return c.skip()
 	case p.File:
 		return c.addToFile(p)
 	case c.state.File || p.Offset != c.logged:
@@ -278,6 +278,20 @@ func (c *StoreCopy) removePart() error {
 		return nil
 	}
 	return err
+}
+
+// skip goes on after a file that is larger than all that is kept here. Of its log there is the beginning.
+func (c *StoreCopy) skip() error {
+	c.o.Log.Warn().Uint64("file", c.state.Next).Int64("limit", c.o.Bytes).Msg("a file of a node's history is larger than all that the hub keeps of it (limits.history.bytes): the rest of it is left out")
+	if c.logged > 0 {
+		if err := c.closeOwn(); err != nil {
+			return err
+		}
+	}
+	if err := c.removePart(); err != nil {
+		return err
+	}
+	return c.goOn()
 }
 
 // closeOwn makes a file of the part of a log that there is.

@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -202,4 +203,28 @@ func TestACopyGetsAFileThatBecameSmallerMeanwhile(t *testing.T) {
 	require.Less(t, r.closed[0].size, before/2)
 	require.True(t, r.exchange(1000, 4096, neverLost))
 	r.requireEqual(hallSeries)
+}
+
+// The hub keeps less of a node than the node records in an hour.
+func TestACopyGoesOnAfterAFileThatIsLargerThanItsRoom(t *testing.T) {
+	for name, late := range map[string]bool{"that it gets as it is written": false, "that it gets whole": true} {
+		t.Run(name, func(t *testing.T) {
+			r := openCopyRig(t, t.TempDir())
+			r.copy.o.Bytes = 64 << 10
+			for i := range 40 {
+				r.record(hallModeSeries, modeProperty, strconv.Itoa(i)+strings.Repeat("x", 8<<10))
+				r.pass(time.Minute)
+				require.True(t, late || r.exchange(100, 4096, neverLost))
+			}
+			r.pass(time.Hour)
+			r.record(hallModeSeries, modeProperty, "small")
+			r.pass(3 * time.Hour)
+			require.True(t, r.exchange(1000, 4096, neverLost))
+			q := Query{SeriesKey: hallModeSeries, From: r.now.Add(-time.Minute).UnixMilli(), To: r.now.UnixMilli(), Points: 10}
+			a, err := r.copy.Read(context.Background(), q)
+			require.NoError(t, err)
+			require.Contains(t, a.Values, "small")
+			require.LessOrEqual(t, r.copy.Stats().Bytes, r.copy.o.Bytes)
+		})
+	}
 }
