@@ -81,6 +81,7 @@ type registerField struct {
 	exponentKnown bool
 
 	sunspec   *sunspecReference // of a point of which it isn't known yet where it is
+	origin    *registerField    // of a point that was found: as it was before; nil: it is none
 	absent    uint64            // what the registers hold where there is no value
 	hasAbsent bool
 }

@@ -91,6 +91,7 @@ func (s *session) Ping(ctx context.Context) error {
 	if len(s.config.fields) == 0 {
 		return nil // there is nothing to ask for
 	}
+	s.doubtSunspec()
 	timeout := s.config.timeout
 	if end, ok := ctx.Deadline(); ok {
 		timeout = max(time.Millisecond, min(timeout, time.Until(end)))
@@ -176,6 +177,7 @@ func (s *session) Group(properties []string) (groups [][]string) {
 
 // ReadBatch implements mappers.BatchReader. It is one request, unless something is found out by it.
 func (s *session) ReadBatch(ctx context.Context, properties []string) (map[string]mappers.Reading, error) {
+	s.doubtSunspec()
 	got := make(map[string]mappers.Reading, len(properties))
 	var fields []*registerField
 	for _, name := range properties {
@@ -378,6 +380,7 @@ func (s *session) Nearest(property, value string) (string, error) {
 
 // Write implements mappers.Writer.
 func (s *session) Write(ctx context.Context, property, value string) error {
+	s.doubtSunspec()
 	f, err := s.located(ctx, property)
 	if _, refused := asRefusal(err); refused {
 		return err
@@ -397,6 +400,7 @@ func (s *session) Command(ctx context.Context, name string, payload []byte) ([]b
 	if !fixed {
 		value = string(payload)
 	}
+	s.doubtSunspec()
 	f, err := s.locatedIn(ctx, s.config.commands, name)
 	if err != nil {
 		if _, refused := asRefusal(err); refused {

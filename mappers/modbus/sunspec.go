@@ -154,6 +154,25 @@ func parseSunspecField(s configSettings, p mappers.Property, text string) (*regi
 	return &registerField{name: p.Name, property: p, table: tableHolding, sunspec: &r}, nil
 }
 
+// sunspecAway is how long a device was away that may have come back with a new firmware, and its models elsewhere.
+const sunspecAway = 2 * time.Minute
+
+// doubtSunspec has points looked for again after a device was away, and once a day: what is where they were may be something else.
+func (s *session) doubtSunspec() {
+	if len(s.blocks) == 0 || time.Since(s.lastAnswer) < sunspecAway && time.Since(s.locateAt) < doubtAfter {
+		return
+	}
+	for _, fields := range []map[string]*registerField{s.config.fields, s.config.commands} {
+		for name, f := range fields {
+			if f.origin != nil {
+				fields[name] = f.origin
+			}
+		}
+	}
+	s.config.order = slices.DeleteFunc(s.config.order, func(f *registerField) bool { return f.origin != nil })
+	s.blocks, s.locateAt = nil, time.Time{}
+}
+
 // askSunspecEvery is how long a device that doesn't have a model is not asked for it again.
 const askSunspecEvery = time.Minute
 
@@ -195,6 +214,7 @@ func (f *registerField) locate(blocks []sunspecBlock) (found *registerField, err
 			p := f.property
 			p.Config = config
 			if found, err = parseField(p); err == nil {
+				found.origin = f
 				found.absent, found.hasAbsent = point.absent()
 			}
 			return found, err

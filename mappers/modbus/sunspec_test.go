@@ -2,7 +2,10 @@ package modbus
 
 import (
 	"fmt"
+	"slices"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -87,6 +90,39 @@ func TestPointsOfSunSpecAreFoundByTheirNumbers(t *testing.T) {
 		}
 		require.LessOrEqual(t, len(s.Group(names)), 8)
 	}
+}
+
+func TestPointsOfSunSpecAreLookedForAgainAfterTheDeviceWasAway(t *testing.T) {
+	var image atomic.Pointer[[]uint16]
+	old := sunspecImage()
+	image.Store(&old)
+	server := &wire.Server{Handle: func(c wire.Call) ([]uint16, error) {
+		image := *image.Load()
+		from := int(c.Address) - 40000
+		if from < 0 || from+int(c.Quantity) > len(image) {
+			return nil, wire.IllegalAddress
+		}
+		return image[from : from+int(c.Quantity)], nil
+	}}
+	require.NoError(t, server.Listen("127.0.0.1:0"))
+	t.Cleanup(func() { _ = server.Close() })
+	s := openDevice(t, mappers.Device{Name: "pv", Config: map[string]string{"address": server.Addr()}, Properties: []mappers.Property{
+		sunspecProperty("power", mappers.Double, "inverter/W"), sunspecProperty("east", mappers.Double, "160/1/DCV"),
+	}})
+	require.Equal(t, "2995", s.get(t, "power"))
+	require.Equal(t, "350", s.get(t, "east"))
+	moved := slices.Concat(old[:2], []uint16{64001, 3, 1, 2, 3}, old[2:]) // a new firmware has a model before them
+	image.Store(&moved)
+	for _, away := range []time.Duration{sunspecAway, 0} { // it was away, and comes back with an answer to Ping; then nothing is doubted
+		s.lastAnswer = s.lastAnswer.Add(-away)
+		require.NoError(t, s.Ping(t.Context()))
+		require.Equal(t, "2995", s.get(t, "power"))
+		require.Equal(t, "350", s.get(t, "east"))
+		require.Len(t, s.config.order, 2)
+	}
+	image.Store(&old)
+	s.locateAt = s.locateAt.Add(-doubtAfter - askSunspecEvery)
+	require.Equal(t, "350", s.get(t, "east"), "once a day")
 }
 
 func TestADeviceWithoutSunSpec(t *testing.T) {

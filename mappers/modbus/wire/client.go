@@ -55,10 +55,11 @@ type TimeoutError struct {
 }
 
 func (e *TimeoutError) Error() string {
+	after := e.After.Round(time.Millisecond) // the rest of a deadline has another end each time
 	if e.Noise > 0 {
-		return fmt.Sprintf("no answer within %s, but %d bytes that are none", e.After, e.Noise)
+		return fmt.Sprintf("no answer within %s, but %d bytes that are none", after, e.Noise)
 	}
-	return fmt.Sprintf("no answer within %s", e.After)
+	return fmt.Sprintf("no answer within %s", after)
 }
 
 // Timeout is for net.Error's readers.

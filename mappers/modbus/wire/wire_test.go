@@ -250,6 +250,10 @@ func TestAUnitOnALineIsNotAskedWhileALateAnswerMayCome(t *testing.T) {
 	require.NoError(t, err)
 }
 
+func TestATimeOutIsSaidWithoutItsNanoseconds(t *testing.T) {
+	require.EqualError(t, &TimeoutError{After: 249992589}, "no answer within 250ms")
+}
+
 // Another program may talk on the line behind a gateway.
 func TestALineThatIsNeverSilentEndsARequest(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
