@@ -73,7 +73,7 @@ func (r *relayServer) ServeHTTP(w http.ResponseWriter, q *http.Request) {
 			return
 		}
 		r.state["relays"] = []any{map[string]any{"on": v.On}}
-	case "GET /level":
+	case "GET /level", "PUT /level":
 		var level int
 		if _, err := fmt.Sscan(q.URL.Query().Get("set"), &level); err != nil || level > 100 {
 			http.Error(w, "the level is from 0 to 100", http.StatusUnprocessableEntity)
