@@ -26,7 +26,8 @@ type Server struct {
 	invoke      byte
 	limit       int                     // most properties in one request; more: Abort
 	answers     func(service byte) bool // see Answer
-	unknown     byte                    // a service that it doesn't know
+	play        func(ServerRequest) ServerAnswer
+	unknown     byte // a service that it doesn't know
 }
 
 // ServerObject is an object of a Server.
@@ -89,6 +90,47 @@ func (s *Server) Answer(answers func(service byte) bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.answers = answers
+}
+
+// ServerRequest is a request that needs an answer.
+type ServerRequest struct {
+	Service byte
+	Object  ObjectID // the first that it reads or writes
+	Write   bool
+}
+
+// ServerAnswer is how a request is treated: not at all, with the answer that the device is busy, or as any other, after a while and
+// without an answer. What is written Later has no effect before that.
+type ServerAnswer struct {
+	Ignored, Busy, Lost bool
+	Delay, Later        time.Duration
+}
+
+// Play decides how each request is treated.
+func (s *Server) Play(play func(ServerRequest) ServerAnswer) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.play = play
+}
+
+// describe says what a request is about.
+func (a apdu) describe() ServerRequest {
+	r := ServerRequest{Service: a.service, Write: a.service == serviceWrite}
+	switch a.service {
+	case serviceReadMultiple:
+		if refs, err := decodeReadMultiple(a.data); err == nil && len(refs) > 0 {
+			r.Object = refs[0].Object
+		}
+	case serviceRead:
+		if ref, err := decodeRead(a.data); err == nil {
+			r.Object = ref.Object
+		}
+	case serviceWrite:
+		if w, err := decodeWrite(a.data); err == nil {
+			r.Object = w.Object
+		}
+	}
+	return r
 }
 
 // Restart forgets all subscriptions, as a device does that starts again, and says I-Am to who subscribed if announce is true.
@@ -191,9 +233,13 @@ func (s *Server) iAm() []byte {
 
 func (s *Server) handle(from Address, a apdu) {
 	s.mu.Lock()
-	answers := s.answers
+	answers, play := s.answers, s.play
 	s.mu.Unlock()
-	if a.kind == confirmedRequest && answers != nil && !answers(a.service) {
+	var played ServerAnswer
+	if a.kind == confirmedRequest && play != nil {
+		played = play(a.describe())
+	}
+	if played.Ignored || a.kind == confirmedRequest && answers != nil && !answers(a.service) {
 		return
 	}
 	switch {
@@ -202,9 +248,22 @@ func (s *Server) handle(from Address, a apdu) {
 		if n := s.Device.Instance(); err == nil && n >= low && n <= high {
 			s.send(from, encodeUnconfirmed(unconfirmedIAm, s.iAm()))
 		}
+	case played.Busy:
+		s.send(from, encodeError(a.invoke, a.service, Error{classDevice, codeDeviceBusy}))
+	case played.Later > 0:
+		a.data = slices.Clone(a.data)
+		time.AfterFunc(played.Later, func() {
+			if _, changed := s.confirmed(from, a); changed != s.Device {
+				s.tell(changed)
+			}
+		})
+		s.send(from, encodeSimpleAck(a.invoke, a.service))
 	case a.kind == confirmedRequest:
 		answer, changed := s.confirmed(from, a)
-		s.send(from, answer)
+		time.Sleep(played.Delay)
+		if !played.Lost {
+			s.send(from, answer)
+		}
 		if changed != s.Device {
 			s.tell(changed)
 		}

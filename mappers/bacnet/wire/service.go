@@ -18,6 +18,8 @@ const (
 	codeUnknownObject    = 31
 	codeUnknownProperty  = 32
 	codeOther            = 0
+	codeDeviceBusy       = 3
+	classDevice          = 0
 	classObject          = 1
 	classProperty        = 2
 	codeWriteDenied      = 40
