@@ -19,6 +19,9 @@ import (
 type agent struct {
 	config agentConfig
 	params *gosnmp.GoSNMP
+	// tries is how often a request for objects is sent within the time-out. Of a Device it is once, and the mapper asks again: an agent that is
+	// slow would answer what was sent twice one after the other, and come ever later.
+	tries int
 	// user is who signs in with version 3, before the agent has said anything. An agent that has started again has another time, and is met
 	// as if for the first time.
 	user gosnmp.SnmpV3SecurityParameters
@@ -65,7 +68,7 @@ func newAgent(c agentConfig, credentialsDir string) (*agent, error) {
 		}
 		g.Community = lines[0]
 	}
-	a := &agent{config: c, params: g, heard: trapSecurity{g.Version, g.Community, g.MsgFlags}}
+	a := &agent{config: c, params: g, tries: readTries, heard: trapSecurity{g.Version, g.Community, g.MsgFlags}}
 	if g.SecurityParameters != nil {
 		a.user = g.SecurityParameters.Copy()
 	}
@@ -112,7 +115,7 @@ func signIn(g *gosnmp.GoSNMP, dir, name string) error {
 	return nil
 }
 
-// readTries is how often a request is sent within the time-out: UDP loses messages. What is set is sent once.
+// readTries is how often a request of commands and of walks is sent within the time-out: UDP loses messages. What is set is sent once.
 const readTries = 2
 
 // do makes a request, within the time-out.
@@ -169,7 +172,7 @@ func (a *agent) answer(packet *gosnmp.SnmpPacket, err error) (*gosnmp.SnmpPacket
 
 // get reads objects.
 func (a *agent) get(ctx context.Context, oids []string) (packet *gosnmp.SnmpPacket, err error) {
-	err = a.do(ctx, readTries, func(g *gosnmp.GoSNMP) (err error) {
+	err = a.do(ctx, a.tries, func(g *gosnmp.GoSNMP) (err error) {
 		packet, err = a.answer(g.Get(oids))
 		return err
 	})

@@ -3,6 +3,7 @@ package snmp
 import (
 	"encoding/base64"
 	"encoding/hex"
+	"fmt"
 	"math"
 	"net"
 	"strconv"
@@ -185,14 +186,14 @@ func (f *field) whole(text string) (int64, error) {
 func (f *field) refusal(value string, e gosnmp.SNMPError) error {
 	code := mappers.Rejected
 	switch e {
+	case gosnmp.ResourceUnavailable:
+		return mappers.Busy(fmt.Errorf("%s = %s: the agent says %s", f.oid[1:], shortText(value), e))
 	case gosnmp.ReadOnly, gosnmp.NoAccess, gosnmp.NotWritable, gosnmp.AuthorizationError:
 		code = mappers.ReadOnly
 	case gosnmp.BadValue, gosnmp.WrongValue, gosnmp.InconsistentValue:
 		code = mappers.OutOfRange
 	case gosnmp.WrongType, gosnmp.WrongLength, gosnmp.WrongEncoding:
 		code = mappers.Invalid
-	case gosnmp.ResourceUnavailable:
-		code = mappers.Unavailable
 	case gosnmp.NoSuchName, gosnmp.NoCreation:
 		code = mappers.NotReachable
 	}

@@ -47,6 +47,7 @@ func (d *Driver) Open(_ context.Context, dev mappers.Device) (mappers.Session, e
 	if err != nil {
 		return nil, err
 	}
+	a.tries = 1
 	return &session{driver: d, device: dev, config: c, agent: a, rows: map[string]string{}, types: map[string]string{}}, nil
 }
 
@@ -215,6 +216,8 @@ func (s *session) read(ctx context.Context, cells []cell, got map[string]mappers
 			return err
 		}
 		return s.read(ctx, cells[half:], got)
+	case packet.Error == gosnmp.GenErr: // there is no other word for an agent that can't read it at the moment
+		return mappers.Busy(fmt.Errorf("%s: the agent says %s", cells[0].oid[1:], packet.Error))
 	case packet.Error != gosnmp.NoError:
 		for _, c := range cells {
 			got[c.name] = mappers.Reading{Err: mappers.Refuse(mappers.Rejected, "%s: the agent says %s", c.oid[1:], packet.Error)}

@@ -32,6 +32,7 @@ type fakeAgent struct {
 	silent  bool
 	limit   int            // objects in one request; 0: any
 	deafTo  gosnmp.PDUType // requests that are never answered
+	play    func(*gosnmp.SnmpPacket) drivertest.PlayedRequest
 }
 
 func newFakeAgent(t *testing.T) *fakeAgent {
@@ -80,17 +81,45 @@ func (a *fakeAgent) serve() {
 			continue
 		}
 		a.mu.Lock()
-		if !a.silent && packet.PDUType != a.deafTo {
-			a.answer(packet)
-			if out, err := packet.MarshalMsg(); err == nil {
-				_, _ = a.conn.WriteToUDP(out, from)
-			}
-		}
+		play, ignored := a.play, a.silent || packet.PDUType == a.deafTo
 		a.mu.Unlock()
+		var played drivertest.PlayedRequest
+		if play != nil {
+			played = play(packet)
+		}
+		if ignored || played.Ignored {
+			continue
+		}
+		switch {
+		case played.Busy:
+			a.refuseBusy(packet)
+		case played.Late:
+			later := *packet
+			later.Variables = slices.Clone(packet.Variables)
+			time.AfterFunc(drivertest.ReadLater, func() { a.answer(&later) })
+			packet.PDUType = gosnmp.GetResponse
+		default:
+			a.answer(packet)
+		}
+		time.Sleep(played.Delay)
+		if out, err := packet.MarshalMsg(); err == nil && !played.Lost {
+			_, _ = a.conn.WriteToUDP(out, from)
+		}
 	}
 }
 
+// refuseBusy is what an agent says that can't serve a request at the moment: there is a word for it of what is set only.
+func (a *fakeAgent) refuseBusy(p *gosnmp.SnmpPacket) {
+	reason := gosnmp.GenErr
+	if p.PDUType == gosnmp.SetRequest {
+		reason = gosnmp.ResourceUnavailable
+	}
+	p.PDUType, p.Error, p.ErrorIndex = gosnmp.GetResponse, reason, 1
+}
+
 func (a *fakeAgent) answer(p *gosnmp.SnmpPacket) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
 	kind := p.PDUType
 	p.PDUType, p.Error, p.ErrorIndex = gosnmp.GetResponse, gosnmp.NoError, 0
 	if a.limit > 0 && len(p.Variables) > a.limit {
