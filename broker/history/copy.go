@@ -172,8 +172,11 @@ func OpenCopy(o Options) (*StoreCopy, error) {
 	if errors.Is(err, fs.ErrNotExist) {
 		return c, nil
 	}
-	if err == nil {
-		err = json.Unmarshal(text, &c.state)
+	if err == nil && json.Unmarshal(text, &c.state) != nil {
+		// The copy begins anew behind what it has, as that of a node whose store did: nothing of the past keeps a hub from starting.
+		o.Log.Error().Str("file", filepath.Join(o.Dir, copyFile)).Msg("what was copied of a node's history is damaged: it is copied anew")
+		c.state = copyState{}
+		return c, nil
 	}
 	if info, failed := os.Stat(c.logPath()); failed == nil {
 		c.number, c.logged = c.local(), info.Size()

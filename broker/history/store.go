@@ -147,11 +147,11 @@ func Open(o Options) (*Store, error) {
 // readID reads the identity of a store. One that begins anew has another one, so that who copies it begins anew as well.
 func readID(path string) (string, error) {
 	text, err := os.ReadFile(path)
-	if errors.Is(err, fs.ErrNotExist) {
-		id := resource.NewUID()
-		return id, datadir.WriteFile(path, []byte(id+"\n"))
+	if id := strings.TrimSpace(string(text)); id != "" || err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return id, err
 	}
-	return strings.TrimSpace(string(text)), err
+	id := resource.NewUID()
+	return id, datadir.WriteFile(path, []byte(id+"\n"))
 }
 
 func (s *Store) path(number uint64, suffix string) string {
