@@ -18,6 +18,7 @@
 //	edit.go       changes in a file that leave all else in it
 //	owner_*.go    files' owners, where a system has them
 //	samples.go    the resources in samples/
+//	models.go     the library of DeviceModels in models/
 //	deploy/       for those who run it: alert rules for Prometheus
 //
 // # Where to add
@@ -25,5 +26,6 @@
 //   - a setting: a field in configs.go with its tags, and its default with a comment in the program's YAML file, from which --help and --print-config
 //     are made.
 //   - a rule about one setting: a name in rules.go, and the tag. A rule about several: check.go.
+//   - a model of the library: a file in models/, its line in docs/models.md, and what such a device says in the library_test.go of its mapper.
 //   - a limit of the broker: topics/limits, and both hub.yaml and core.yaml.
 package configs

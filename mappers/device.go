@@ -157,8 +157,9 @@ func hasProtocol(d Driver, protocol string) bool {
 	return slices.ContainsFunc(d.Protocols(), func(p string) bool { return resource.SameProtocol(p, protocol) })
 }
 
-// driverDevice makes the driver's view of a device from the bundle.
-func driverDevice(d Driver, node string, b resource.Bundle, collect time.Duration) (Device, error) {
+// DeviceOf makes the driver's view of a device from the bundle, for the SDK and for tests of a driver. collect is how often properties are read of
+// which the model doesn't say it.
+func DeviceOf(d Driver, node string, b resource.Bundle, collect time.Duration) (Device, error) {
 	dev := Device{
 		Node: node, Name: b.Device.Metadata.Name,
 		Bus: b.Device.Spec.Protocol.Name, Config: configTexts(b.Device.Spec.Protocol.Config),

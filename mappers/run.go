@@ -214,7 +214,7 @@ func (m *mapper) configure(a topics.Address, msg client.Message) {
 		}
 		return
 	}
-	info, wrong := driverDevice(m.driver, a.Node, b, m.o.Collect)
+	info, wrong := DeviceOf(m.driver, a.Node, b, m.o.Collect)
 	bus, noBus := m.busOf(info)
 	// On another bus the device belongs to another goroutine. A new device of the same name, created while the connection was down,
 	// inherits nothing.

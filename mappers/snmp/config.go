@@ -72,6 +72,7 @@ func parseDevice(d mappers.Device, timeout time.Duration) (c deviceConfig, err e
 		}
 		c.sources = append(c.sources, source)
 	}
+	row := s.Get("row")
 	if err := s.Rest(protocolSettings.Device); err != nil {
 		return c, err
 	}
@@ -80,7 +81,7 @@ func parseDevice(d mappers.Device, timeout time.Duration) (c deviceConfig, err e
 		if !p.Visited {
 			continue
 		}
-		f, err := parseField(p, protocolSettings.Property)
+		f, err := parseField(p, row, protocolSettings.Property)
 		if err != nil {
 			return c, err
 		}
@@ -89,7 +90,7 @@ func parseDevice(d mappers.Device, timeout time.Duration) (c deviceConfig, err e
 		}
 	}
 	for _, p := range d.Commands {
-		if c.commands[p.Name], err = parseField(p, protocolSettings.Command); err != nil {
+		if c.commands[p.Name], err = parseField(p, row, protocolSettings.Command); err != nil {
 			return c, err
 		}
 	}
@@ -149,7 +150,8 @@ func parseOID(text string) (string, bool) {
 // setTypes are the types of values that are set.
 var setTypes = []string{"integer", "unsigned", "counter", "timeticks", "string", "hex", "oid", "address"}
 
-func parseField(p mappers.Property, table []mappers.ProtocolSetting) (*field, error) {
+// parseField reads a visitor's settings. row is the Device's: which row of a table it is, where the visitor doesn't say it.
+func parseField(p mappers.Property, row string, table []mappers.ProtocolSetting) (*field, error) {
 	s := settings.OfVisitor(protocol, p)
 	f := &field{name: p.Name, spec: p, scale: 1, value: s.Get("value")}
 	oid := func(key string, required bool) (string, error) {
@@ -170,9 +172,11 @@ func parseField(p mappers.Property, table []mappers.ProtocolSetting) (*field, er
 	if f.where, err = oid("where", false); err != nil {
 		return nil, err
 	}
-	f.is = s.Get("is")
+	if f.is = s.Get("is"); f.is == "" && f.where != "" {
+		f.is = row
+	}
 	if (f.where == "") != (f.is == "") {
-		return nil, s.Bad("is", "belongs to where: the row of a table in which the column where has this value")
+		return nil, s.Bad("is", "belongs to where: the row of a table in which the column where has this value, unless the Device's row says it")
 	}
 	if s.Get("type") != "" {
 		if f.typ, err = s.Choice("type", "", setTypes...); err != nil {

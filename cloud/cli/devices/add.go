@@ -23,7 +23,7 @@ func newDevice() *cobra.Command {
 		Use:   "device",
 		Short: "Add a device without a manifest, and show what protocols need",
 		Example: `  edgebus device add hall --model room-thermostat --node demo tcp://10.0.0.7:502 --set unit=3
-  edgebus device add lamp --model zigbee-lamp --node demo zigbee2mqtt/lamp --dry-run`,
+  edgebus device add lamp --model zigbee2mqtt-light --node demo zigbee2mqtt/lamp --dry-run`,
 	}
 	cmd.AddCommand(newDeviceAdd(), newDeviceSettings())
 	return cmd
@@ -45,11 +45,12 @@ func newDeviceAdd() *cobra.Command {
 		Short: "Make a Device of a model, on a node",
 		Long: `Make a Device of a DeviceModel, on a node, and print it. ADDRESS is where the device is: the setting
 address of its protocol, or for mqtt the parameter topic. The protocol is that of the model's visitors; if
-these are of several protocols, --protocol says which.
+these are of several protocols, --protocol says which. A model that the hub doesn't have is made, too, if it
+is one of those that "edgebus models" lists.
 
 ` + exitcode.Help,
 		Example: `  edgebus device add hall --model room-thermostat --node demo tcp://10.0.0.7:502 --set unit=3
-  edgebus device add lamp --model zigbee-lamp --node demo zigbee2mqtt/lamp --dry-run`,
+  edgebus device add lamp --model zigbee2mqtt-light --node demo zigbee2mqtt/lamp --dry-run`,
 		Args:              cobra.RangeArgs(1, 2),
 		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -58,7 +59,7 @@ these are of several protocols, --protocol says which.
 		},
 	}
 	f := cmd.Flags()
-	f.StringVar(&o.model, "model", "", "the DeviceModel; needed")
+	f.StringVar(&o.model, "model", "", "the DeviceModel, of the hub or of edgebus models; needed")
 	f.StringVar(&o.node, "node", "", "the node to which the device is attached; needed")
 	f.StringVar(&o.protocol, "protocol", "", "the protocol (default: that of the model's visitors)")
 	f.StringVar(&o.title, "title", "", "the device's name for people")
@@ -73,8 +74,8 @@ these are of several protocols, --protocol says which.
 }
 
 func (o *addOptions) add(ctx context.Context, name, address string) error {
-	var m resource.DeviceModel
-	if _, err := o.ReadObject(ctx, resource.KindDeviceModel, o.model, &m); err != nil {
+	m, err := o.readModel(ctx)
+	if err != nil {
 		return err
 	}
 	d, err := o.newDevice(m, name, address)

@@ -1,4 +1,4 @@
-// Package devices has the commands for devices and for messages: twin, device add, alarm, history, call, tree, pub and sub.
+// Package devices has the commands for devices and for messages: twin, device add, models, alarm, history, call, tree, pub and sub.
 //
 // It never writes a value but as desired, or as the message that the user gave.
 //
@@ -6,6 +6,7 @@
 //
 //	twin.go       twin get, twin watch, twin set, and how that waits for the device
 //	add.go        device add: a Device without a manifest
+//	models.go     models: the library of DeviceModels, of which device add takes what the hub lacks
 //	settings.go   device settings: which settings a protocol has
 //	alarm.go      alarm list, ack, set
 //	history.go    history: what a property was, drawn

@@ -26,7 +26,7 @@ import (
 
 // Commands are those on devices, and for messages.
 func Commands() []*cobra.Command {
-	return []*cobra.Command{newTwin(), newDevice(), newAlarm(), newHistory(), newCall(), newTree(), newPub(), newSub()}
+	return []*cobra.Command{newTwin(), newDevice(), newModels(), newAlarm(), newHistory(), newCall(), newTree(), newPub(), newSub()}
 }
 
 func newTwin() *cobra.Command {
