@@ -26,15 +26,16 @@ import (
 const DirName = datadir.HistoryDir
 
 const (
-	maxSamples = 1 << 20        // of a series in a file
-	thinStep   = 5 * 60 * 1000  // ms
-	flushEvery = time.Minute    // what a crash loses at most
-	fileHours  = time.Hour      // what a file has
-	maxThinned = 31 * 24 * 3600 // seconds: a longer file, which a wrong clock makes, is not thinned
-	maxTexts   = 32 << 20       // bytes of texts that wait to be written
-	fullBlock  = 16 << 20       // bytes after which another block begins: a log has none above maxBlock
-	logShare   = 8              // the part of the room after which a log becomes a file before its hour is over,
-	leastLog   = 1 << 20        // but not below so many bytes
+	maxSamples = 1 << 20         // of a series in a file
+	thinStep   = 5 * 60 * 1000   // ms
+	flushEvery = time.Minute     // what a crash loses at most
+	firstFlush = 5 * time.Second // after the start, so that a past that is there can be seen at once, on the hub too
+	fileHours  = time.Hour       // what a file has
+	maxThinned = 31 * 24 * 3600  // seconds: a longer file, which a wrong clock makes, is not thinned
+	maxTexts   = 32 << 20        // bytes of texts that wait to be written
+	fullBlock  = 16 << 20        // bytes after which another block begins: a log has none above maxBlock
+	logShare   = 8               // the part of the room after which a log becomes a file before its hour is over,
+	leastLog   = 1 << 20         // but not below so many bytes
 
 	logSuffix        = ".log"
 	fileSuffix       = ".hist"
@@ -399,12 +400,13 @@ func (s *Store) SetLowSpace(low string) {
 
 // Run writes what was recorded, each minute, until ctx ends.
 func (s *Store) Run(ctx context.Context) error {
-	tick := time.NewTicker(flushEvery)
+	tick := time.NewTimer(firstFlush)
 	defer tick.Stop()
 	for {
 		select {
 		case <-tick.C:
 			s.Flush()
+			tick.Reset(flushEvery)
 		case <-ctx.Done():
 			s.Flush()
 			s.files.Lock()
