@@ -85,6 +85,7 @@ type simulatedLamp struct {
 	state map[string]any
 	mute  bool
 	took  []string
+	play  func(set bool) drivertest.PlayedRequest // nil: it has no habits
 }
 
 func newLamp(t *testing.T, server, name string) *simulatedLamp {
@@ -102,9 +103,38 @@ func (l *simulatedLamp) message(m client.Message) {
 	if l.mute || json.Unmarshal(m.Payload, &set) != nil {
 		return
 	}
-	if strings.HasSuffix(m.Topic, "/set") {
+	var played drivertest.PlayedRequest
+	isSet := strings.HasSuffix(m.Topic, "/set")
+	if l.play != nil {
+		played = l.play(isSet)
+	}
+	switch {
+	case played.Ignored:
+		return
+	case isSet && played.Late:
+		time.AfterFunc(drivertest.ReadLater, func() { l.change(set) })
+	case isSet:
 		maps.Copy(l.state, set)
 	}
+	switch {
+	case played.Lost:
+	case played.Delay > 0:
+		time.AfterFunc(played.Delay, func() { l.change(nil) })
+	default:
+		l.tell()
+	}
+}
+
+// change changes the state by itself, and publishes it.
+func (l *simulatedLamp) change(set map[string]any) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	maps.Copy(l.state, set)
+	l.tell()
+}
+
+// tell publishes the state. mu is held.
+func (l *simulatedLamp) tell() {
 	payload, _ := json.Marshal(l.state)
 	l.mqtt.PublishAsync(client.Message{Topic: l.name, Payload: payload, QoS: 1}, nil)
 }
