@@ -9,13 +9,21 @@ import (
 type HabitPlay struct {
 	mu       sync.Mutex
 	habits   map[int]map[DeviceHabit]bool
-	requests map[int]int
+	answers  map[int]int
+	requests map[requestKind]int
 	writes   map[int]int
+}
+
+// requestKind is of requests of which each second one finds the device busy. Were it each second of all, the requests for another property in
+// between could have one of them find it so time and again.
+type requestKind struct {
+	device       int
+	first, write bool
 }
 
 // NewHabitPlay makes a HabitPlay of devices without habits.
 func NewHabitPlay() *HabitPlay {
-	return &HabitPlay{habits: map[int]map[DeviceHabit]bool{}, requests: map[int]int{}, writes: map[int]int{}}
+	return &HabitPlay{habits: map[int]map[DeviceHabit]bool{}, answers: map[int]int{}, requests: map[requestKind]int{}, writes: map[int]int{}}
 }
 
 // Set is HabitRig's.
@@ -61,13 +69,14 @@ func (p *HabitPlay) Request(n int, first, write bool) PlayedRequest {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	has := p.habits[n]
-	p.requests[n]++
-	second := p.requests[n]%2 == 0
+	kind := requestKind{n, first, write}
+	p.requests[kind]++
+	p.answers[n]++
 	r := PlayedRequest{
 		Ignored:  has[HabitDead] || has[HabitSilentProperty] && first,
 		Stranger: has[HabitStranger],
-		Busy:     has[HabitBusy] && second,
-		Lost:     has[HabitLosesAnswers] && second || has[HabitLosesWrites] && write,
+		Busy:     has[HabitBusy] && p.requests[kind]%2 == 0,
+		Lost:     has[HabitLosesAnswers] && p.answers[n]%2 == 0 || has[HabitLosesWrites] && write,
 		Closes:   has[HabitClosesConnection],
 		Late:     has[HabitOldValue] && write,
 	}

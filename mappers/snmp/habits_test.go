@@ -5,6 +5,8 @@ import (
 	"testing"
 
 	"github.com/gosnmp/gosnmp"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 
 	"github.com/edgebus/edgebus/mappers"
 	"github.com/edgebus/edgebus/mappers/drivertest"
@@ -55,4 +57,20 @@ func (a *fakeAgent) playRequests(play func(*gosnmp.SnmpPacket) drivertest.Played
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.play = play
+}
+
+func TestACommandSetsAnObject(t *testing.T) {
+	a := newFakeAgent(t)
+	d := a.device()
+	d.Commands = []mappers.Property{newProperty("full", "", false, "oid", "1.3.9.5.0", "value", "100"), newProperty("set", mappers.Int, false, "oid", "1.3.9.5.0")}
+	s := openUPS(t, d)
+	for _, c := range []struct{ command, payload, want string }{{"full", "", "100"}, {"set", "12", "12"}} {
+		_, err := s.Command(t.Context(), c.command, []byte(c.payload))
+		require.NoError(t, err)
+		got, err := s.ReadBatch(t.Context(), []string{"load"})
+		require.NoError(t, err)
+		assert.Equal(t, c.want, got["load"].Value)
+	}
+	_, err := s.Command(t.Context(), "set", []byte("101"))
+	require.ErrorContains(t, err, "WrongValue")
 }

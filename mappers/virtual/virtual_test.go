@@ -44,7 +44,7 @@ func TestDriver(t *testing.T) {
 	})
 }
 
-func TestHabits(t *testing.T) {
+func TestTheHabitsOfAllProtocols(t *testing.T) {
 	drivertest.RunHabits(t, func(*testing.T) drivertest.HabitRig {
 		habits := new(virtual.Habits)
 		low, high := 0.0, 100.0
