@@ -27,6 +27,11 @@ func saysNothing(s wire.Status) bool {
 	return s.Is(wire.BadNoCommunication) || s.Is(wire.BadNotConnected) || s.Is(wire.BadCommunicationError)
 }
 
+// isBusy reports whether the server can't serve a request at the moment.
+func isBusy(err error) bool {
+	return errors.Is(err, wire.BadTCPServerTooBusy) || errors.Is(err, wire.BadResourceUnavailable)
+}
+
 // refusal is what a status means for a property.
 func (f *field) refusal(s wire.Status) error {
 	code := mappers.Rejected
@@ -49,6 +54,8 @@ func (f *field) writeError(value string, err error) error {
 		return err
 	case status.HasNoSession():
 		return mappers.NotSent(err)
+	case isBusy(err):
+		return mappers.Busy(err)
 	}
 	return f.writeRefusal(value, status)
 }
@@ -63,7 +70,7 @@ func (f *field) writeRefusal(value string, s wire.Status) error {
 		code = mappers.OutOfRange
 	case s.Is(wire.BadTypeMismatch):
 		code = mappers.Invalid
-	case saysNothing(s), s.Is(wire.BadResourceUnavailable):
+	case saysNothing(s):
 		code = mappers.Unavailable
 	}
 	return mappers.Refuse(code, "%s = %s: the server says %v", f.node, value, s)

@@ -119,11 +119,18 @@ func (s *session) Reconnect() {
 	}
 }
 
+// within bounds a request by the time-out. The connection has its own.
+func (s *session) within(ctx context.Context) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(ctx, s.config.timeout)
+}
+
 // Timeout implements mappers.Timeouter.
 func (s *session) Timeout() time.Duration { return s.config.timeout }
 
-// connect gives the connection, which it makes if there is none. An error is of a request that was not sent.
+// connect gives the connection, which it makes within the time-out if there is none. An error is of a request that was not sent.
 func (s *session) connect(ctx context.Context) (*connection, error) {
+	ctx, cancel := s.within(ctx)
+	defer cancel()
 	select {
 	case s.dialing <- struct{}{}:
 		defer func() { <-s.dialing }()
@@ -202,6 +209,8 @@ func (s *session) Ping(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	ctx, cancel := s.within(ctx)
+	defer cancel()
 	var fields []*field
 	for _, f := range s.config.order[:min(len(s.config.order), s.limit())] {
 		if _, ok := c.nodes[f]; ok {
@@ -239,6 +248,8 @@ func (s *session) ReadBatch(ctx context.Context, properties []string) (map[strin
 	if err != nil {
 		return nil, err
 	}
+	ctx, cancel := s.within(ctx)
+	defer cancel()
 	got := make(map[string]mappers.Reading, len(properties))
 	var fields []*field
 	for _, name := range properties {
@@ -282,6 +293,9 @@ func (s *session) read(ctx context.Context, c *connection, fields []*field, got 
 			return err
 		}
 		return s.read(ctx, c, fields[half:], got)
+	}
+	if isBusy(err) {
+		return mappers.Busy(err)
 	}
 	if err != nil {
 		return err
@@ -341,6 +355,8 @@ func (s *session) Write(ctx context.Context, property, value string) error {
 	if err != nil {
 		return err
 	}
+	ctx, cancel := s.within(ctx)
+	defer cancel()
 	f, err := s.field(c, property)
 	if err != nil {
 		return err
@@ -392,6 +408,8 @@ func (s *session) Command(ctx context.Context, name string, payload []byte) ([]b
 	if err != nil {
 		return nil, err
 	}
+	ctx, cancel := s.within(ctx)
+	defer cancel()
 	object, hasObject := c.nodes[m.object]
 	node, hasNode := c.nodes[m.node]
 	if !hasObject || !hasNode {

@@ -68,6 +68,7 @@ type cutProxy struct {
 	t            *testing.T
 	addr, target string
 	stop         func()
+	muted        func() bool // nothing passes; nil: never
 }
 
 func newCutProxy(t *testing.T, target string) *cutProxy {
@@ -75,6 +76,24 @@ func newCutProxy(t *testing.T, target string) *cutProxy {
 	p.Start()
 	t.Cleanup(func() { p.stop() })
 	return p
+}
+
+// pass copies until one of the connections ends.
+func (p *cutProxy) pass(to, from net.Conn) {
+	defer func() { _ = to.Close(); _ = from.Close() }()
+	b := make([]byte, 65536)
+	for {
+		n, err := from.Read(b)
+		if err != nil {
+			return
+		}
+		if p.muted != nil && p.muted() {
+			continue
+		}
+		if _, err := to.Write(b[:n]); err != nil {
+			return
+		}
+	}
 }
 
 func (p *cutProxy) Start() {
@@ -95,8 +114,8 @@ func (p *cutProxy) Start() {
 				continue
 			}
 			context.AfterFunc(ctx, func() { _ = c.Close(); _ = up.Close() })
-			go func() { _, _ = up.(*net.TCPConn).ReadFrom(c); _ = up.Close() }()
-			go func() { _, _ = c.(*net.TCPConn).ReadFrom(up); _ = c.Close() }()
+			go p.pass(up, c)
+			go p.pass(c, up)
 		}
 	}()
 }

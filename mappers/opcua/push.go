@@ -13,9 +13,7 @@ func (s *session) Push(ctx context.Context, emit func(property, value string)) e
 		<-ctx.Done()
 		return nil
 	}
-	dial, cancel := context.WithTimeout(ctx, s.config.timeout)
-	defer cancel()
-	c, err := s.connect(dial)
+	c, err := s.connect(ctx)
 	if err != nil {
 		return err
 	}
