@@ -47,7 +47,7 @@ func (p *playedRelays) ServeHTTP(w http.ResponseWriter, q *http.Request) {
 		<-q.Context().Done()
 		return
 	}
-	time.Sleep(played.Delay)
+	time.Sleep(played.Delay) // the device is slow
 	w.Header().Set("Content-Length", strconv.Itoa(answer.Body.Len()))
 	w.WriteHeader(answer.Code)
 	_, _ = answer.Body.WriteTo(w)
