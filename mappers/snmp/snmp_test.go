@@ -101,7 +101,7 @@ func (a *fakeAgent) serve() {
 		default:
 			a.answer(packet)
 		}
-		time.Sleep(played.Delay)
+		time.Sleep(played.Delay) // it is slow
 		if out, err := packet.MarshalMsg(); err == nil && !played.Lost {
 			_, _ = a.conn.WriteToUDP(out, from)
 		}
