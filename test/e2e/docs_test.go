@@ -390,6 +390,10 @@ func TestTheCommandsOfRunningOnHosts(t *testing.T) {
 	hub.sh("", "mkdir -p /mnt/backups && "+strings.ReplaceAll(strings.Join(cron[6:], " "), `\%`, "%")+" && ls /mnt/backups/hub-*.backup")
 	hub.sh("", doc.take("edgebus backup"))
 	hub.sh("", "systemctl start cloudhub\n"+doc.take("edgebus restore hub-monday.backup drill"))
+
+	// A hub of another version takes the nodes, with the authority of the one before.
+	hub.sh("", doc.take("edgebus export"))
+	hub.until("edgebus get nodes | grep -q ' online'")
 	doc.allTaken()
 }
 
@@ -413,6 +417,7 @@ func TestTheCommandsOfTheREADMEOnAHost(t *testing.T) {
 	const src = "/root/edgebus"
 	require.Contains(t, doc.take("make demo"), "git clone")
 	doc.take("            cloud") // a picture
+	doc.take("make images")       // scripts/release runs it: TestComposeStartsAHubWithANodeAndMappers
 	demo := doc.take("mosquitto_sub -v")
 	h.sh(src, "bin/edgebus demo >/var/log/edgebus-demo.log 2>&1 &")
 	h.until("grep -q 'devices/thermostat/state = online' /var/log/edgebus-demo.log")

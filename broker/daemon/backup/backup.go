@@ -276,6 +276,9 @@ func (p Program) takeAuthority(l *commandLine) error {
 	defer dir.Close()
 	said, err := p.TakeAuthority(l.file, l.dir)
 	if err == nil {
+		err = datadir.CopyOwner(l.file, l.dir)
+	}
+	if err == nil {
 		fmt.Fprintln(l.out, said)
 	}
 	return err

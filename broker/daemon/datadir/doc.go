@@ -6,6 +6,7 @@
 // # Files, in reading order
 //
 //	datadir.go    Open, Lock and OpenReadOnly, and the watch over a directory in use (lock_*.go: how a file is locked)
+//	owner_unix.go whose the files are, and owner_other.go
 //	write.go      a file that is written whole or not at all
 //	confirmed.go  how far a store had come when it last acknowledged something
 //	space.go      how much of the disk is free (space_*.go: as the system says it)
