@@ -9,7 +9,7 @@ failed=()
 while IFS=: read -r file target; do
 	dir=$(dirname "$file")
 	echo "   $dir $target"
-	if ! out=$(go test -run '^$' -fuzz "^$target\$" -fuzztime "$time" "./$dir" 2>&1); then
+	if ! out=$(env -C "$dir" go test -run '^$' -fuzz "^$target\$" -fuzztime "$time" . 2>&1); then
 		# A worker that is still busy when time is up is no finding.
 		if grep -q 'context deadline exceeded' <<<"$out" && ! grep -q 'Failing input' <<<"$out"; then
 			echo "   (time was up while a worker was busy)"
