@@ -6,8 +6,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -365,4 +367,55 @@ func awaitCondition(t *testing.T, patience time.Duration, what string, ok func()
 			t.Fatal(what)
 		}
 	}
+}
+
+// SettingsDriver is a driver that says which settings it takes.
+type SettingsDriver interface {
+	mappers.Driver
+	mappers.Describer
+}
+
+// RunSettings holds a driver against its table of settings: each of them is taken, so that a wrong value is told as one, and any other is
+// refused. device is the configuration that a Device needs, visitor values for what visitors need.
+func RunSettings(t *testing.T, driver SettingsDriver, device, visitor map[string]string) {
+	t.Helper()
+	table := driver.Settings()
+	for _, place := range []string{"device", "property", "event", "command"} {
+		open := func(name string) error {
+			d := mappers.Device{Config: maps.Clone(device)}
+			p := mappers.Property{Name: "x", Visited: true, Config: map[string]string{}}
+			for _, s := range table.SettingsFor(place) {
+				if s.Required && place != "device" {
+					p.Config[s.Name] = visitor[s.Name]
+				}
+			}
+			switch place {
+			case "device":
+				d.Config[name] = "?"
+			case "property":
+				d.Properties = []mappers.Property{p}
+			case "event":
+				d.Events = []mappers.Property{p}
+			case "command":
+				d.Commands = []mappers.Property{p}
+			}
+			p.Config[name] = "?" // the device has the same map
+			_, err := driver.Open(t.Context(), d)
+			return err
+		}
+		for _, s := range table.SettingsFor(place) {
+			err := open(s.Name)
+			requireTrue(t, !saysUnknown(err), "%s: %s is in the table: %v", place, s.Name, err)
+		}
+		if len(table.SettingsFor(place)) > 0 {
+			err := open("colour")
+			requireTrue(t, saysUnknown(err), "%s: what is not in the table is taken: %v", place, err)
+		}
+	}
+}
+
+// saysUnknown reports whether a driver says of a setting that it has none of that name.
+func saysUnknown(err error) bool {
+	var c *mappers.ConfigError
+	return errors.As(err, &c) && strings.HasPrefix(c.Message, "is no setting")
 }

@@ -3,9 +3,6 @@ package resource
 import (
 	"encoding/json"
 	"fmt"
-	"maps"
-	"slices"
-	"strings"
 )
 
 // ProtocolSettings is the payload of mappers/{mapper}/settings: which settings a mapper takes, for forms and help.
@@ -60,21 +57,4 @@ func ParseProtocolSettings(payload []byte) (s ProtocolSettings, err error) {
 		}
 	}
 	return s, nil
-}
-
-// Unknown are the keys of a configuration that the settings of a place don't have, each with the one that may be meant.
-func (s ProtocolSettings) Unknown(place string, config map[string]Value) (texts []string) {
-	if place == "device" && s.Free {
-		return nil
-	}
-	var names []string
-	for _, setting := range s.SettingsFor(place) {
-		names = append(names, setting.Name)
-	}
-	for _, key := range slices.Sorted(maps.Keys(config)) {
-		if !slices.ContainsFunc(names, func(name string) bool { return strings.EqualFold(name, key) }) {
-			texts = append(texts, key+" is no setting of "+s.Protocols[0]+DidYouMean(key, names))
-		}
-	}
-	return texts
 }

@@ -9,10 +9,9 @@ import (
 func TestSettingsOfAProtocol(t *testing.T) {
 	s, err := ParseProtocolSettings([]byte(`{"protocols":["modbus"],"device":[{"name":"address","type":"string","help":"where it is"}],"property":[{"name":"register","type":"string","help":"which"}]}`))
 	require.NoError(t, err)
-	require.Equal(t, []string{"adress is no setting of modbus: did you mean address?"}, s.Unknown("device", map[string]Value{"adress": "x", "Address": "y"}))
-	require.Empty(t, s.Unknown("property", map[string]Value{"register": "coil"}))
-	s.Free = true
-	require.Empty(t, s.Unknown("device", map[string]Value{"topic": "x"}))
+	require.Equal(t, "address", s.SettingsFor("device")[0].Name)
+	require.Equal(t, "register", s.SettingsFor("property")[0].Name)
+	require.Empty(t, s.SettingsFor("event"))
 	for payload, want := range map[string]string{
 		`[]`:               "must be JSON such as",
 		`{"protocols":[]}`: "must be JSON such as",
