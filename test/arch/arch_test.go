@@ -201,8 +201,11 @@ func roleRule(role, from, to string) string {
 	if isBelow(to, other) {
 		return "cloud and edge meet on the wire only"
 	}
+	if handler, ok := strings.CutPrefix(from, "edge/discovery/handlers/"); ok && to == "mappers/"+handler+"/wire" {
+		return "" // the codec of a protocol is one, for its mapper and its discovery handler
+	}
 	if isBelow(to, "mappers") {
-		return "mappers are MQTT clients: nobody links them"
+		return "mappers are MQTT clients: nobody links them, but a discovery handler the codec of its protocol"
 	}
 	if from == role || isBelow(from, role+"/cmd") || !isBelow(to, role) {
 		return ""
@@ -247,6 +250,12 @@ func commandsRule(from, to string) string {
 }
 
 func mappersRule(from, to string) string {
+	if isCodec(from) {
+		if !isCodec(to) {
+			return "a codec is a leaf: it imports nothing of ours but another codec"
+		}
+		return ""
+	}
 	if isBelow(to, "cloud", "edge") {
 		return "a mapper is an MQTT client: it links neither cloud nor edge"
 	}
@@ -266,6 +275,11 @@ func mappersRule(from, to string) string {
 // SDK, its test suite and the commands.
 func isDriver(path string) bool {
 	return strings.HasPrefix(path, "mappers/") && !isBelow(path, "mappers/cmd") && !strings.HasSuffix(path, "test")
+}
+
+// isCodec is whether a package below mappers is the codec of a protocol, which discovery handlers may use, or what codecs have in common.
+func isCodec(path string) bool {
+	return strings.HasPrefix(path, "mappers/") && filepath.Base(path) == "wire"
 }
 
 // testsRule: tests may use test's helpers and the conformance suites, and
@@ -298,7 +312,7 @@ func TestProgramsLinkOnlyTheirOwn(t *testing.T) {
 	}
 	for _, p := range listPackages(t) {
 		for _, dep := range p.Deps {
-			if isBelow(dep, links[p.path()]...) {
+			if isBelow(dep, links[p.path()]...) && !(strings.HasPrefix(p.path(), "edge/cmd/") && isCodec(strings.TrimPrefix(dep, modulePath))) {
 				t.Errorf("%s links %s", p.path(), dep)
 			}
 		}
@@ -473,6 +487,13 @@ func TestRulesBite(t *testing.T) {
 		{"mappers/mqtt", modulePath + "topics", "a driver"},
 		{"mappers/modbus", "github.com/eclipse/paho.golang/paho", "paho"},
 		{"mappers/modbus", modulePath + "mappers", ""},
+		{"edge/discovery/handlers/bacnet", modulePath + "mappers/bacnet/wire", ""},
+		{"edge/discovery/handlers/bacnet", modulePath + "mappers/bacnet", "nobody links"},
+		{"edge/discovery/handlers/modbus", modulePath + "mappers/bacnet/wire", "nobody links"},
+		{"edge/discovery", modulePath + "mappers/bacnet/wire", "nobody links"},
+		{"mappers/bacnet/wire", modulePath + "mappers", "a leaf"},
+		{"mappers/bacnet/wire", modulePath + "topics", "a leaf"},
+		{"mappers/bacnet/wire", modulePath + "mappers/wire", ""},
 		{"mappers/cmd/mapper-modbus", modulePath + "mappers/modbus", ""},
 		{"cloud/twin", modulePath + "test/faults", "imports test"},
 		{"cloud/api", modulePath + "test/storetest", "imports test"},
