@@ -19,6 +19,7 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/edgebus/edgebus/broker"
+	"github.com/edgebus/edgebus/broker/daemon/rawgrpc"
 	"github.com/edgebus/edgebus/configs"
 	"github.com/edgebus/edgebus/edge/discovery/handler"
 	"github.com/edgebus/edgebus/edge/discovery/wire"
@@ -284,14 +285,14 @@ func (f *fakeHandler) say(ctx context.Context, _ wire.Request, send func(wire.De
 
 func (f *fakeHandler) start() *fakeHandler {
 	f.r.Helper()
-	l, err := wire.ListenUnix(f.path)
+	l, err := rawgrpc.ListenUnix(f.path)
 	require.NoError(f.r, err)
 	f.serve(l)
 	return f
 }
 
 func (f *fakeHandler) serve(l net.Listener, options ...grpc.ServerOption) {
-	f.server = wire.NewServer(options...)
+	f.server = rawgrpc.NewServer(options...)
 	wire.ServeHandler(f.server, func(ctx context.Context, q wire.Request, _ wire.Contract, send func(wire.Devices) error) error {
 		f.asked <- q
 		return f.discover(ctx, q, send)

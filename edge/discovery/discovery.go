@@ -18,6 +18,7 @@ import (
 	"google.golang.org/grpc/credentials"
 
 	"github.com/edgebus/edgebus/broker/daemon/datadir"
+	"github.com/edgebus/edgebus/broker/daemon/rawgrpc"
 	"github.com/edgebus/edgebus/configs"
 	"github.com/edgebus/edgebus/edge/discovery/embedded"
 	"github.com/edgebus/edgebus/edge/discovery/handler"
@@ -135,7 +136,7 @@ func (d *discovery) serveRegistration(serving credentials.TransportCredentials) 
 	if tcp != "" && serving == nil && !wire.IsLoopback(tcp) {
 		return fmt.Errorf("tcp.listen: %s is not an address of loopback, and needs tcp.tls", tcp)
 	}
-	socket, err := wire.ListenUnix(filepath.Join(h.Dir, handler.RegistrationSocket))
+	socket, err := rawgrpc.ListenUnix(filepath.Join(h.Dir, handler.RegistrationSocket))
 	if err != nil {
 		return fmt.Errorf("handlers.dir: %w", err)
 	}
@@ -157,9 +158,9 @@ func (d *discovery) serve(l net.Listener, creds credentials.TransportCredentials
 	if creds != nil {
 		options = append(options, grpc.Creds(creds))
 	}
-	s := wire.NewServer(options...)
+	s := rawgrpc.NewServer(options...)
 	wire.ServeRegistration(s, func(_ context.Context, r wire.Registration) error { return d.register(r, local) })
-	d.g.Go(func() error { return wire.Serve(s, l) })
+	d.g.Go(func() error { return rawgrpc.Serve(s, l) })
 	d.g.Go(func() error {
 		<-d.ctx.Done()
 		s.Stop()

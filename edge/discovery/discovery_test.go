@@ -16,6 +16,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/edgebus/edgebus/broker/daemon/rawgrpc"
 	"github.com/edgebus/edgebus/edge/discovery/handler"
 	"github.com/edgebus/edgebus/edge/discovery/wire"
 	"github.com/edgebus/edgebus/topics/backoff"
@@ -55,7 +56,7 @@ func TestAHandlerThatRegistersBeforeItAcceptsConnectionsIsAskedWhenItDoes(t *tes
 		f.server.Stop()
 		r.awaitReport("cams", `"state":"Failing"`)
 		f.find(found)
-		l, err := wire.ListenUnix(f.path)
+		l, err := rawgrpc.ListenUnix(f.path)
 		require.NoError(t, err)
 		f.register(wire.Registration{Name: "onvif"})
 		conn, err := l.Accept()
@@ -282,7 +283,7 @@ func TestAHandlerThatStalls(t *testing.T) {
 	r.awaitFound("stall", "a")
 	// Its socket takes connections, and nobody answers: as when the process is stopped.
 	f.server.Stop()
-	l, err := wire.ListenUnix(f.path)
+	l, err := rawgrpc.ListenUnix(f.path)
 	require.NoError(t, err)
 	defer func() { _ = l.Close() }()
 	r.awaitReport("stall", `"state":"Failing"`)

@@ -151,7 +151,7 @@ func libraryRule(from, to string) string {
 		{"go.etcd.io/bbolt", []string{"cloud/store", "edge/store", "broker/daemon/boltfile"}, "bbolt appears only in the store packages, and where they open it"},
 		{"github.com/spf13/viper", []string{"configs"}, "viper appears only in configs"},
 		{"github.com/godbus/dbus", []string{"edge/agent/host"}, "D-Bus appears only in edge/agent/host"},
-		{"google.golang.org/grpc", []string{"edge/discovery"}, "gRPC appears only in edge/discovery"},
+		{"google.golang.org/grpc", []string{"edge/discovery", "mappers/dmi", "broker/daemon/rawgrpc"}, "gRPC appears only where another project's protocol is spoken, and below it"},
 		{"github.com/go-git/go-git", []string{"cloud/sources"}, "git and registries appear only in cloud/sources"},
 		{"github.com/google/go-containerregistry", []string{"cloud/sources"}, "git and registries appear only in cloud/sources"},
 		{"k8s.io/client-go", []string{"cloud/control", "cloud/cli/access"}, "client-go is for tests: what is linked is cloud/client, the queue in cloud/control, and what reads kubeconfigs in cloud/cli/access"},

@@ -20,6 +20,7 @@ import (
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/status"
 
+	"github.com/edgebus/edgebus/broker/daemon/rawgrpc"
 	"github.com/edgebus/edgebus/configs"
 	"github.com/edgebus/edgebus/edge/discovery/wire"
 )
@@ -94,7 +95,7 @@ func Serve(ctx context.Context, p Program, o Options) error {
 	if serverTLS != nil {
 		options = append(options, grpc.Creds(serverTLS))
 	}
-	server := wire.NewServer(options...)
+	server := rawgrpc.NewServer(options...)
 	h := p.New(o.Env)
 	wire.ServeHandler(server, func(ctx context.Context, r wire.Request, c wire.Contract, send func(wire.Devices) error) error {
 		if c == wire.ContractProposal {
@@ -103,7 +104,7 @@ func Serve(ctx context.Context, p Program, o Options) error {
 		return answerCall(ctx, h, r, send, o.Env.Log)
 	})
 	g, ctx := errgroup.WithContext(ctx)
-	g.Go(func() error { return wire.Serve(server, listener) })
+	g.Go(func() error { return rawgrpc.Serve(server, listener) })
 	g.Go(func() error {
 		<-ctx.Done()
 		server.Stop()
@@ -150,7 +151,7 @@ func answerCall(ctx context.Context, h Handler, r wire.Request, send func(wire.D
 
 func (o Options) listen(name string) (net.Listener, credentials.TransportCredentials, error) {
 	if o.Listen == "" {
-		l, err := wire.ListenUnix(filepath.Join(o.Dir, name+".sock"))
+		l, err := rawgrpc.ListenUnix(filepath.Join(o.Dir, name+".sock"))
 		return l, nil, err
 	}
 	server, _, err := wire.MutualTLS(o.TLS)

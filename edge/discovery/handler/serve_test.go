@@ -14,6 +14,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/edgebus/edgebus/broker/daemon/rawgrpc"
 	"github.com/edgebus/edgebus/edge/discovery/handler"
 	"github.com/edgebus/edgebus/edge/discovery/wire"
 )
@@ -71,7 +72,7 @@ func receiveRegistrations(t *testing.T, dir string) (got chan wire.Registration,
 	path := filepath.Join(dir, handler.RegistrationSocket)
 	l, err := net.Listen("unix", path)
 	require.NoError(t, err)
-	s := wire.NewServer()
+	s := rawgrpc.NewServer()
 	got = make(chan wire.Registration, 10)
 	wire.ServeRegistration(s, func(_ context.Context, r wire.Registration) error {
 		got <- r

@@ -9,19 +9,15 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
-	"fmt"
 	"io"
 	"net"
-	"os"
-	"strings"
-	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
-	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
 
+	"github.com/edgebus/edgebus/broker/daemon/rawgrpc"
 	"github.com/edgebus/edgebus/configs"
 )
 
@@ -42,67 +38,9 @@ func (c Contract) names() (registration, register, handler string) {
 	return "v0.Registration", "RegisterDiscoveryHandler", "v0.DiscoveryHandler"
 }
 
-// rawMessage is a message as it is on the wire.
-type rawMessage []byte
-
-// codec passes messages through unchanged. Its callers encode and decode them.
-type codec struct{}
-
-func (codec) Name() string { return "proto" }
-
-func (codec) Marshal(v any) ([]byte, error) {
-	b, ok := v.(*rawMessage)
-	if !ok {
-		return nil, fmt.Errorf("a %T is no message", v)
-	}
-	return *b, nil
-}
-
-func (codec) Unmarshal(data []byte, v any) error {
-	b, ok := v.(*rawMessage)
-	if !ok {
-		return fmt.Errorf("a %T is no message", v)
-	}
-	*b = data
-	return nil
-}
-
-// streamWindow is how much of a stream may be on its way: a handler that sends faster than it is read waits.
-const streamWindow = 64 << 10
-
-// NewServer makes a server for the services of this package.
-func NewServer(options ...grpc.ServerOption) *grpc.Server {
-	return grpc.NewServer(append(options, grpc.ForceServerCodec(codec{}), grpc.MaxRecvMsgSize(1<<20))...)
-}
-
-// Serve serves until the server is stopped, which is no error even if that was before it began.
-func Serve(s *grpc.Server, l net.Listener) error {
-	if err := s.Serve(l); !errors.Is(err, grpc.ErrServerStopped) {
-		return err
-	}
-	return nil
-}
-
 // Dial makes a client of an endpoint: unix:///path, or host:port with credentials, or without if they are nil. It connects when it is used.
 func Dial(target string, creds credentials.TransportCredentials) (*grpc.ClientConn, error) {
-	if creds == nil {
-		creds = insecure.NewCredentials()
-	}
-	options := []grpc.DialOption{
-		grpc.WithTransportCredentials(creds), grpc.WithDefaultCallOptions(grpc.ForceCodec(codec{}), grpc.MaxCallRecvMsgSize(MaxResponse)),
-		grpc.WithInitialWindowSize(streamWindow), grpc.WithInitialConnWindowSize(streamWindow), grpc.WithIdleTimeout(0), grpc.WithNoProxy(),
-		grpc.WithDisableServiceConfig(),
-	}
-	if path, ok := strings.CutPrefix(target, "unix://"); ok {
-		// The host of the requests is one that every server accepts.
-		target = "passthrough:///localhost"
-		options = append(options, grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) {
-			return new(net.Dialer).DialContext(ctx, "unix", path)
-		}))
-	} else {
-		target = "passthrough:///" + target
-	}
-	return grpc.NewClient(target, options...)
+	return rawgrpc.Dial(target, creds, MaxResponse)
 }
 
 // MutualTLS are the credentials of both ends where each shows a certificate that the same authorities signed; nil without a
@@ -133,37 +71,13 @@ func IsLoopback(address string) bool {
 	return err == nil && (host == "localhost" || ip != nil && ip.IsLoopback())
 }
 
-// ListenUnix listens at a path where a program that has ended may have left a socket, for programs of the same group.
-func ListenUnix(path string) (net.Listener, error) {
-	if conn, err := net.DialTimeout("unix", path, time.Second); err == nil {
-		return nil, errors.Join(fmt.Errorf("another program serves at %s", path), conn.Close())
-	}
-	if info, err := os.Lstat(path); err == nil && info.Mode().Type() == os.ModeSocket {
-		if err := os.Remove(path); err != nil {
-			return nil, err
-		}
-	}
-	l, err := net.Listen("unix", path)
-	if err != nil {
-		return nil, err
-	}
-	if err := os.Chmod(path, 0o660); err != nil { //nolint:gosec // G302: the group is that of the programs which may connect
-		return nil, errors.Join(err, l.Close())
-	}
-	return l, nil
-}
-
 // ServeRegistration has s answer registrations of both contracts. An error of register is the caller's mistake.
 func ServeRegistration(s *grpc.Server, register func(context.Context, Registration) error) {
 	for _, c := range []Contract{ContractV0, ContractProposal} {
 		service, method, _ := c.names()
 		s.RegisterService(&grpc.ServiceDesc{
 			ServiceName: service, HandlerType: (*any)(nil),
-			Methods: []grpc.MethodDesc{{MethodName: method, Handler: func(_ any, ctx context.Context, decode func(any) error, _ grpc.UnaryServerInterceptor) (any, error) {
-				var in rawMessage
-				if err := decode(&in); err != nil {
-					return nil, err
-				}
+			Methods: []grpc.MethodDesc{rawgrpc.Unary(method, func(ctx context.Context, in []byte) ([]byte, error) {
 				r, err := parseRegistration(in, c)
 				if err == nil {
 					err = register(ctx, r)
@@ -171,8 +85,8 @@ func ServeRegistration(s *grpc.Server, register func(context.Context, Registrati
 				if err != nil {
 					return nil, status.Error(codes.InvalidArgument, err.Error())
 				}
-				return new(rawMessage), nil
-			}}},
+				return nil, nil
+			})},
 		}, nil)
 	}
 }
@@ -180,8 +94,8 @@ func ServeRegistration(s *grpc.Server, register func(context.Context, Registrati
 // Register registers a handler.
 func Register(ctx context.Context, conn *grpc.ClientConn, r Registration) error {
 	service, method, _ := r.Contract.names()
-	in := rawMessage(r.appendTo(nil))
-	return conn.Invoke(ctx, "/"+service+"/"+method, &in, new(rawMessage))
+	_, err := rawgrpc.Call(ctx, conn, "/"+service+"/"+method, r.appendTo(nil))
+	return err
 }
 
 // ServeHandler has s answer Discover of both contracts. The error of discover is the answer's status, if it is one of grpc.
@@ -191,7 +105,7 @@ func ServeHandler(s *grpc.Server, discover func(ctx context.Context, r Request, 
 		s.RegisterService(&grpc.ServiceDesc{
 			ServiceName: service, HandlerType: (*any)(nil),
 			Streams: []grpc.StreamDesc{{StreamName: "Discover", ServerStreams: true, Handler: func(_ any, stream grpc.ServerStream) error {
-				var in rawMessage
+				var in rawgrpc.Message
 				if err := stream.RecvMsg(&in); err != nil {
 					return err
 				}
@@ -200,7 +114,7 @@ func ServeHandler(s *grpc.Server, discover func(ctx context.Context, r Request, 
 					return status.Errorf(codes.InvalidArgument, "the request can't be read: %v", err)
 				}
 				return discover(stream.Context(), r, c, func(d Devices) error {
-					out := rawMessage(d.appendTo(nil))
+					out := rawgrpc.Message(d.appendTo(nil))
 					return stream.SendMsg(&out)
 				})
 			}}},
@@ -218,7 +132,7 @@ func Discover(ctx context.Context, conn *grpc.ClientConn, c Contract, r Request,
 	if err != nil {
 		return err
 	}
-	in := rawMessage(r.appendTo(nil, c))
+	in := rawgrpc.Message(r.appendTo(nil, c))
 	if err := stream.SendMsg(&in); err != nil && !errors.Is(err, io.EOF) { // EOF: the status follows
 		return err
 	}
@@ -226,7 +140,7 @@ func Discover(ctx context.Context, conn *grpc.ClientConn, c Contract, r Request,
 		return err
 	}
 	for {
-		var out rawMessage
+		var out rawgrpc.Message
 		switch err := stream.RecvMsg(&out); {
 		case errors.Is(err, io.EOF):
 			return nil
