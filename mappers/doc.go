@@ -31,6 +31,7 @@
 //	device.go    the state of a device and its properties, and the decision what to do about a desired value: no calls of the driver
 //	worker.go    the goroutine of a bus: whose request is the next
 //	contact.go   whether a device answers, and what is said about it
+//	limit.go     how much a device takes in one request
 //	read.go      which properties are read in one request, and what becomes of those that were not
 //	drive.go     the steps that device.go decides on, with the driver
 //	words.go     what a device says, translated: its words, and what it says when it has no value

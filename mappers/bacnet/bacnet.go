@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"slices"
 	"sync"
 	"time"
@@ -80,7 +79,7 @@ func (d *Driver) Open(_ context.Context, dev mappers.Device) (mappers.Session, e
 	if err != nil {
 		return nil, err
 	}
-	return &session{client: client, device: dev, config: c}, nil
+	return &session{client: client, device: dev, config: c, limit: mappers.NewRequestLimit(dev, "MaxProperties", c.most, defaultMost)}, nil
 }
 
 // session is an open device.
@@ -88,20 +87,16 @@ type session struct {
 	client *wire.Client
 	device mappers.Device
 	config deviceConfig
+	limit  *mappers.RequestLimit // of properties
 
 	mu      sync.Mutex
 	address *wire.Address // nil: not known yet
-	most    int           // properties in one request, as learnt; 0: as configured
-	learnt  time.Time     // when
-	single  bool          // the device doesn't know ReadPropertyMultiple
+	singly  bool          // the device doesn't know ReadPropertyMultiple, for as long as limit is 1
 
 	process       uint32 // that subscriptions have
 	listensTo     wire.Address
 	stopListening func() // nil: there are no subscriptions
 }
-
-// doubtAfter is when what was learnt about a device is tried again: it may have a new firmware.
-const doubtAfter = 24 * time.Hour
 
 // Close implements mappers.Session.
 func (s *session) Close() error {
@@ -176,27 +171,9 @@ func (s *session) field(name string) (*field, error) {
 	return f, nil
 }
 
-// limit is how many properties fit into a request.
-func (s *session) limit() int {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if time.Since(s.learnt) > doubtAfter {
-		s.most, s.single = 0, false
-	}
-	switch {
-	case s.config.most > 0:
-		return s.config.most
-	case s.single:
-		return 1
-	case s.most > 0:
-		return s.most
-	}
-	return defaultMost
-}
-
 // Group implements mappers.Grouper.
 func (s *session) Group(properties []string) [][]string {
-	return slices.Collect(slices.Chunk(properties, s.limit()))
+	return slices.Collect(slices.Chunk(properties, s.limit.Most()))
 }
 
 // ReadBatch implements mappers.BatchReader. A request that is too much for the device is cut in halves, and the limit is learnt.
@@ -218,13 +195,14 @@ func (s *session) ReadBatch(ctx context.Context, properties []string) (map[strin
 }
 
 func (s *session) read(ctx context.Context, to wire.Address, fields []*field, got map[string]mappers.Reading) error {
-	s.mu.Lock()
-	single := s.single
-	s.mu.Unlock()
 	if len(fields) == 0 {
 		return nil
 	}
-	if single {
+	s.mu.Lock()
+	s.singly = s.singly && s.limit.Most() == 1
+	singly := s.singly
+	s.mu.Unlock()
+	if singly {
 		return s.readSingly(ctx, to, fields, got)
 	}
 	var refs []wire.Reference
@@ -235,22 +213,22 @@ func (s *session) read(ctx context.Context, to wire.Address, fields []*field, go
 		}
 	}
 	results, err := s.client.ReadMultiple(ctx, to, refs)
-	var abort wire.Abort
-	var reject wire.Reject
+	half := (len(fields) + 1) / 2
 	switch {
-	case errors.As(err, &abort) && abort.TooLong() && len(fields) > 1:
-		half := (len(fields) + 1) / 2
-		s.learn(half)
+	case wire.IsUnknownService(err), len(fields) == 1 && wire.IsTooLong(err):
+		s.limit.Learn(1, "doesn't know ReadPropertyMultiple, and is read one by one: set maxProperties to %d")
+		s.mu.Lock()
+		s.singly = true
+		s.mu.Unlock()
+		return s.readSingly(ctx, to, fields, got)
+	case len(fields) > 1 && wire.IsRejected(err): // for one of them, or because they are too many
+		if wire.IsTooLong(err) {
+			s.limit.Learn(half, "answers at most %d properties at once: set maxProperties")
+		}
 		if err := s.read(ctx, to, fields[:half], got); err != nil {
 			return err
 		}
 		return s.read(ctx, to, fields[half:], got)
-	case errors.As(err, &reject):
-		s.mu.Lock()
-		s.single, s.learnt = true, time.Now()
-		s.mu.Unlock()
-		s.device.Tell("MaxProperties", "doesn't know ReadPropertyMultiple: set maxProperties to 1")
-		return s.readSingly(ctx, to, fields, got)
 	case err != nil:
 		if r := fields[0].refusal(err); r != nil {
 			return allFields(fields, got, r)
@@ -275,13 +253,6 @@ func allFields(fields []*field, got map[string]mappers.Reading, err error) error
 	return nil
 }
 
-func (s *session) learn(most int) {
-	s.mu.Lock()
-	s.most, s.learnt = most, time.Now()
-	s.mu.Unlock()
-	s.device.Tell("MaxProperties", fmt.Sprintf("answers at most %d properties at once: set maxProperties", most))
-}
-
 // readSingly is for devices that don't know ReadPropertyMultiple.
 func (s *session) readSingly(ctx context.Context, to wire.Address, fields []*field, got map[string]mappers.Reading) error {
 	for _, f := range fields {
@@ -296,7 +267,18 @@ func (s *session) readSingly(ctx context.Context, to wire.Address, fields []*fie
 			}
 			continue
 		}
-		got[f.name] = f.reading([]wire.Result{{Reference: f.ref, Values: values}})
+		results := []wire.Result{{Reference: f.ref, Values: values}}
+		if f.ref.Property == wire.PresentValue {
+			flags := wire.Reference{Object: f.ref.Object, Property: wire.StatusFlags, Index: wire.NoIndex}
+			said, err := s.client.Read(ctx, to, flags)
+			if r := f.refusal(err); r == nil && err != nil {
+				return err
+			} else if r != nil && allFields(nil, got, r) != nil { // it is busy
+				return r
+			}
+			results = append(results, wire.Result{Reference: flags, Values: said, Err: err})
+		}
+		got[f.name] = f.reading(results)
 	}
 	return nil
 }

@@ -132,6 +132,33 @@ func TestADeviceWithoutReadPropertyMultipleIsReadOneByOne(t *testing.T) {
 	assert.Len(t, o.Group([]string{"supply", "fan"}), 2)
 }
 
+// Only the reason "unrecognized service" says that. For another one the object that the device doesn't understand is left out.
+func TestARejectForAnotherReasonIsOfOnePropertyOnly(t *testing.T) {
+	s := newUnit(t)
+	s.RejectObject(unitFan)
+	o := openUnit(t, unitDevice(map[string]string{"address": s.Addr().String()}), s)
+	names := []string{"supply", "setpoint", "mode", "fan", "filter"}
+	got, err := o.ReadBatch(t.Context(), names)
+	require.NoError(t, err)
+	require.ErrorContains(t, got["fan"].Err, "rejected the request (reason 8)")
+	delete(got, "fan")
+	require.Len(t, got, 4)
+	for name, r := range got {
+		require.NoError(t, r.Err, name)
+	}
+	assert.Len(t, o.Group(names), 1, "nothing was learnt of it")
+}
+
+func TestAValueReadByItselfIsNoneIfTheDeviceSaysThatItIsUnreliable(t *testing.T) {
+	s := newUnit(t)
+	s.SetProperty(unitSupply, wire.StatusFlags, wire.BitString{false, true, false, false})
+	s.Unknown(14)
+	o := openUnit(t, unitDevice(map[string]string{"address": s.Addr().String()}), s)
+	got, err := o.ReadBatch(t.Context(), []string{"supply"})
+	require.NoError(t, err)
+	require.ErrorContains(t, got["supply"].Err, "fault")
+}
+
 func TestACommandWritesOnce(t *testing.T) {
 	s := newUnit(t)
 	d := unitDevice(map[string]string{"address": s.Addr().String()})

@@ -58,19 +58,18 @@ func (d *Driver) Open(_ context.Context, dev mappers.Device) (mappers.Session, e
 		}
 		c.options.User, c.options.Password = lines[0], lines[1]
 	}
-	return &session{device: dev, config: c, dialing: make(chan struct{}, 1)}, nil
+	return &session{device: dev, config: c, dialing: make(chan struct{}, 1), limit: mappers.NewRequestLimit(dev, "MaxNodes", c.most, defaultMost)}, nil
 }
 
 // session is an open device. Its connection is made when it is needed, and again when it was lost.
 type session struct {
 	device  mappers.Device
 	config  deviceConfig
-	dialing chan struct{} // held while the connection is made
+	dialing chan struct{}         // held while the connection is made
+	limit   *mappers.RequestLimit // of nodes
 
 	mu     sync.Mutex
 	conn   *connection
-	most   int // nodes in one request, as learnt; 0: as configured
-	learnt time.Time
 	closed bool
 }
 
@@ -89,10 +88,7 @@ type valueKind struct {
 	array bool
 }
 
-const (
-	defaultMost = 500
-	doubtAfter  = 24 * time.Hour
-)
+const defaultMost = 500
 
 var errClosed = errors.New("the device was closed")
 
@@ -212,7 +208,7 @@ func (s *session) Ping(ctx context.Context) error {
 	ctx, cancel := s.within(ctx)
 	defer cancel()
 	var fields []*field
-	for _, f := range s.config.order[:min(len(s.config.order), s.limit())] {
+	for _, f := range s.config.order[:min(len(s.config.order), s.limit.Most())] {
 		if _, ok := c.nodes[f]; ok {
 			fields = append(fields, f)
 		}
@@ -224,22 +220,9 @@ func (s *session) Ping(ctx context.Context) error {
 	return err
 }
 
-// limit is how many nodes fit into a request.
-func (s *session) limit() int {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	switch {
-	case s.config.most > 0:
-		return s.config.most
-	case s.most > 0 && time.Since(s.learnt) < doubtAfter:
-		return s.most
-	}
-	return defaultMost
-}
-
 // Group implements mappers.Grouper.
 func (s *session) Group(properties []string) [][]string {
-	return slices.Collect(slices.Chunk(properties, s.limit()))
+	return slices.Collect(slices.Chunk(properties, s.limit.Most()))
 }
 
 // ReadBatch implements mappers.BatchReader.
@@ -285,10 +268,7 @@ func (s *session) read(ctx context.Context, c *connection, fields []*field, got 
 	values, err := c.Read(ctx, requests)
 	if (errors.Is(err, wire.BadTooManyOperations) || errors.Is(err, wire.BadEncodingLimitsExceeded)) && len(fields) > 1 {
 		half := (len(fields) + 1) / 2
-		s.mu.Lock()
-		s.most, s.learnt = half, time.Now()
-		s.mu.Unlock()
-		s.device.Tell("MaxNodes", fmt.Sprintf("reads at most %d nodes at once: set maxNodes", half))
+		s.limit.Learn(half, "reads at most %d nodes at once: set maxNodes")
 		if err := s.read(ctx, c, fields[:half], got); err != nil {
 			return err
 		}

@@ -48,7 +48,10 @@ func (d *Driver) Open(_ context.Context, dev mappers.Device) (mappers.Session, e
 		return nil, err
 	}
 	a.tries = 1
-	return &session{driver: d, device: dev, config: c, agent: a, rows: map[string]string{}, types: map[string]string{}}, nil
+	return &session{
+		driver: d, device: dev, config: c, agent: a, limit: mappers.NewRequestLimit(dev, "MaxOids", c.most, defaultMost),
+		rows: map[string]string{}, types: map[string]string{},
+	}, nil
 }
 
 // session is an open device.
@@ -57,20 +60,16 @@ type session struct {
 	device mappers.Device
 	config deviceConfig
 	agent  *agent
+	limit  *mappers.RequestLimit // of objects
 
 	sources trapSources
 
-	mu     sync.Mutex
-	rows   map[string]string // the rows of tables that were found, by column and value
-	types  map[string]string // the types of objects that were read
-	most   int               // objects in one request, as learnt; 0: as configured
-	learnt time.Time
+	mu    sync.Mutex
+	rows  map[string]string // the rows of tables that were found, by column and value
+	types map[string]string // the types of objects that were read
 }
 
-const (
-	defaultMost = 20
-	doubtAfter  = 24 * time.Hour
-)
+const defaultMost = 20
 
 // Close implements mappers.Session.
 func (s *session) Close() error {
@@ -98,22 +97,9 @@ func (s *session) Ping(ctx context.Context) error {
 	return err
 }
 
-// limit is how many objects fit into a request.
-func (s *session) limit() int {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	switch {
-	case s.config.most > 0:
-		return s.config.most
-	case s.most > 0 && time.Since(s.learnt) < doubtAfter:
-		return s.most
-	}
-	return defaultMost
-}
-
 // Group implements mappers.Grouper.
 func (s *session) Group(properties []string) [][]string {
-	return slices.Collect(slices.Chunk(properties, s.limit()))
+	return slices.Collect(slices.Chunk(properties, s.limit.Most()))
 }
 
 // ReadBatch implements mappers.BatchReader.
@@ -208,10 +194,7 @@ func (s *session) read(ctx context.Context, cells []cell, got map[string]mappers
 	switch {
 	case packet.Error == gosnmp.TooBig && len(cells) > 1:
 		half := (len(cells) + 1) / 2
-		s.mu.Lock()
-		s.most, s.learnt = half, time.Now()
-		s.mu.Unlock()
-		s.device.Tell("MaxOids", fmt.Sprintf("answers at most %d objects at once: set maxOids", half))
+		s.limit.Learn(half, "answers at most %d objects at once: set maxOids")
 		if err := s.read(ctx, cells[:half], got); err != nil {
 			return err
 		}

@@ -27,7 +27,8 @@ type Server struct {
 	limit       int                     // most properties in one request; more: Abort
 	answers     func(service byte) bool // see Answer
 	play        func(ServerRequest) ServerAnswer
-	unknown     byte // a service that it doesn't know
+	unknown     byte      // a service that it doesn't know
+	rejects     *ObjectID // an object that it doesn't understand
 }
 
 // ServerObject is an object of a Server.
@@ -172,6 +173,13 @@ func (s *Server) Unknown(service byte) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.unknown = service
+}
+
+// RejectObject makes the device reject, for another reason than that it doesn't know the service, what it is asked together with an object.
+func (s *Server) RejectObject(id ObjectID) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.rejects = &id
 }
 
 // Value is an object's present value.
@@ -335,6 +343,9 @@ func (s *Server) readMultiple(a apdu) []byte {
 	}
 	if s.limit > 0 && len(refs) > s.limit {
 		return encodeAbort(a.invoke, abortTooLong)
+	}
+	if s.rejects != nil && slices.ContainsFunc(refs, func(r Reference) bool { return r.Object == *s.rejects }) {
+		return encodeReject(a.invoke, rejectUndefinedEnumeration)
 	}
 	results := make([]Result, len(refs))
 	for i, ref := range refs {

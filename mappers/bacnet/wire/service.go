@@ -7,24 +7,28 @@ import (
 
 // The numbers of services (21 of the standard).
 const (
-	serviceConfirmedCOV  = 1
-	serviceSubscribeCOV  = 5
-	serviceRead          = 12
-	serviceReadMultiple  = 14
-	serviceWrite         = 15
-	unconfirmedIAm       = 0
-	unconfirmedCOV       = 2
-	unconfirmedWhoIs     = 8
-	codeUnknownObject    = 31
-	codeUnknownProperty  = 32
-	codeOther            = 0
-	codeDeviceBusy       = 3
-	classDevice          = 0
-	classObject          = 1
-	classProperty        = 2
-	codeWriteDenied      = 40
-	codeValueOutOfRange  = 37
-	codeInvalidDataType  = 9
+	serviceConfirmedCOV = 1
+	serviceSubscribeCOV = 5
+	serviceRead         = 12
+	serviceReadMultiple = 14
+	serviceWrite        = 15
+	unconfirmedIAm      = 0
+	unconfirmedCOV      = 2
+	unconfirmedWhoIs    = 8
+	codeUnknownObject   = 31
+	codeUnknownProperty = 32
+	codeOther           = 0
+	codeDeviceBusy      = 3
+	classDevice         = 0
+	classObject         = 1
+	classProperty       = 2
+	codeWriteDenied     = 40
+	codeValueOutOfRange = 37
+	codeInvalidDataType = 9
+	rejectTooMany       = 7
+
+	rejectUndefinedEnumeration = 8
+
 	rejectUnrecognized   = 9
 	abortTooLong         = 4 // segmentation isn't supported
 	abortBufferOverflow  = 1
@@ -75,6 +79,26 @@ func (a Abort) Error() string {
 // TooLong reports whether fewer properties in a request would help.
 func (a Abort) TooLong() bool {
 	return a == abortTooLong || a == abortBufferOverflow || a == abortTooLongForAPDU
+}
+
+// IsUnknownService reports whether a device says that it doesn't know the service at all.
+func IsUnknownService(err error) bool {
+	var r Reject
+	return errors.As(err, &r) && r == rejectUnrecognized
+}
+
+// IsTooLong reports whether a device says that a request or its answer is too long for it.
+func IsTooLong(err error) bool {
+	var r Reject
+	var a Abort
+	return errors.As(err, &a) && a.TooLong() || errors.As(err, &r) && (r == rejectBufferOverflow || r == rejectTooMany)
+}
+
+// IsRejected reports whether a device answered that it didn't understand a request, or couldn't end it.
+func IsRejected(err error) bool {
+	var r Reject
+	var a Abort
+	return errors.As(err, &a) || errors.As(err, &r)
 }
 
 // NoIndex says that a property is meant as a whole, and not one element of an array.
