@@ -81,6 +81,7 @@ type property struct {
 	reportedKnown bool   // reported is known: from the core, or because we have reported
 	before        string // what was reported before it was opened
 
+	relinquishes bool // the driver takes back what was written when nothing is desired any more
 	// nearest returns the value that the device has after a value was written to it; nil: the same value. It doesn't call the driver:
 	// round does, and rounded has its answers; see worker.learnNearest.
 	nearest func(value string) (string, error)
@@ -364,14 +365,15 @@ func (p *property) same(a, b string) bool {
 type planStep uint8
 
 const (
-	stepNone    planStep = iota
-	stepForget           // the desired value was cleared
-	stepRefuse           // publish why it is not applied
-	stepAccept           // the device has it already: report it
-	stepCompare          // read the device, then apply unless it has it already
-	stepApply            // write it
-	stepRecheck          // read the device: has it lost the value that was applied before this start?
-	stepConfirm          // read the device: has it the value that was written?
+	stepNone       planStep = iota
+	stepForget              // the desired value was cleared
+	stepRefuse              // publish why it is not applied
+	stepAccept              // the device has it already: report it
+	stepCompare             // read the device, then apply unless it has it already
+	stepApply               // write it
+	stepRecheck             // read the device: has it lost the value that was applied before this start?
+	stepConfirm             // read the device: has it the value that was written?
+	stepRelinquish          // take back what was written: the desired value was cleared
 )
 
 // stepPlan is a step with the value to apply, or the refusal to publish.
@@ -385,6 +387,10 @@ type stepPlan struct {
 func (p *property) plan(now time.Time, canRead, canWrite bool) stepPlan {
 	w := p.desired
 	switch {
+	case p.mustRelinquish() && now.Before(p.writeDue()):
+		return stepPlan{step: stepNone}
+	case p.mustRelinquish():
+		return stepPlan{step: stepRelinquish}
 	case w.ver == 0:
 		return stepPlan{step: stepNone}
 	case p.awaiting != nil:
@@ -410,6 +416,14 @@ func (p *property) plan(now time.Time, canRead, canWrite bool) stepPlan {
 		return stepPlan{step: stepRefuse, refusal: r}
 	}
 	return p.planWrite(w.value, canRead, nil)
+}
+
+// mustRelinquish reports whether nothing is desired any more, possibly since a time at which no mapper ran, and the device may have a value
+// that was written to it and can be told so.
+func (p *property) mustRelinquish() bool {
+	w := p.desired
+	cleared := w.ver == 0 || w.cleared && w.ver != p.doneVer
+	return cleared && p.relinquishes && p.spec.Writable() && (p.appliedVer > 0 || w.ver > 0 && p.maybeWritten)
 }
 
 // Reasons why a desired value waits for a newer one. They are short, because they are part of one-line notes.
@@ -465,7 +479,7 @@ func (p *property) nextDrive(now time.Time, canRead, canWrite bool) time.Time {
 		return p.awaiting.next
 	case do.step != stepNone:
 		return time.Time{}
-	case (p.desired.ver != p.doneVer || p.recheckDue) && now.Before(p.writeDue()):
+	case (p.desired.ver != p.doneVer || p.recheckDue || p.mustRelinquish()) && now.Before(p.writeDue()):
 		return p.writeDue()
 	}
 	return noTime

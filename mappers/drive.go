@@ -60,6 +60,8 @@ func (w propertyWriter) drive(ctx context.Context, d *device, name string) (done
 		w.recheck(ctx, d, p, ver)
 	case stepConfirm:
 		w.confirm(ctx, d, p)
+	case stepRelinquish:
+		w.relinquish(ctx, d, p, ver)
 	}
 	return do.step != stepNone
 }
@@ -163,6 +165,40 @@ func (w propertyWriter) apply(ctx context.Context, d *device, p *property, ver u
 		return
 	default:
 		w.await(d, p, ver, do, false)
+		w.unanswered(d, err)
+		return
+	}
+	w.answered(d)
+}
+
+// relinquish takes back what was written, since nothing is desired any more. It is repeated until the device has answered.
+func (w propertyWriter) relinquish(ctx context.Context, d *device, p *property, ver uint64) {
+	name := p.info.Name
+	if err := w.m.drives.add(driveLine{Device: d.key, Property: name, Ver: ver}, w.m.o.Now()); err != nil {
+		w.m.log.Error().Err(err).Msg("nothing is written to devices: the drive log can't be written")
+		w.later(p, ver)
+		return
+	}
+	err := w.request(ctx, d, false, func(ctx context.Context) error { return d.session.Relinquish(ctx, name) })
+	r, refused := asRefusal(err)
+	switch {
+	case ctx.Err() != nil:
+		return
+	case err == nil, refused && r.Code != Unavailable:
+		if err != nil {
+			w.m.log.Warn().Err(err).Str("device", d.key).Str("property", name).Msg("the device doesn't take back what was written to it")
+		}
+		w.m.mu.Lock()
+		if p.desired.ver == ver { // else a newer value came meanwhile, and is written
+			p.markDone(ver, false, d.openGen)
+			p.appliedVer, p.overtaken, p.known = 0, false, false
+			p.reading.collectAt = w.m.o.Now() // what it has now is told
+		}
+		w.m.mu.Unlock()
+	case refused, kindOf(err) == kindBusy:
+		w.later(p, ver)
+	default:
+		w.soon(p, ver)
 		w.unanswered(d, err)
 		return
 	}

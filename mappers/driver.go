@@ -107,6 +107,14 @@ type Writer interface {
 	Write(ctx context.Context, property, value string) error
 }
 
+// Relinquisher is a Session whose device has values of its own below those that were written to it, such as the priorities of BACnet. When the
+// desired value of a property is gone, and one had been written, Relinquish takes back what was: the device decides again. It may be called
+// again for the same property, after an answer that was lost or a restart of the mapper; its errors mean what those of Write do. Without it a device keeps what
+// was written last.
+type Relinquisher interface {
+	Relinquish(ctx context.Context, property string) error
+}
+
 // Rounder is a Session whose device can't represent every value of its properties' types. Nearest returns the value that a
 // property has after value was written; the property is then in sync. Nearest computes it and doesn't ask the device.
 type Rounder interface {
@@ -467,6 +475,19 @@ func (o *Opened) Write(ctx context.Context, name, value string) error {
 		return err
 	}
 	return w.Write(ctx, name, value)
+}
+
+// Relinquish takes back what was written to a property.
+func (o *Opened) Relinquish(ctx context.Context, name string) error {
+	p, err := o.property(name)
+	if err != nil {
+		return err
+	}
+	r, ok := o.Session.(Relinquisher)
+	if !ok || !p.Writable {
+		return Refuse(ReadOnly, "%s can't be written", name)
+	}
+	return r.Relinquish(ctx, name)
 }
 
 // Check says what is wrong with a value for the property: its type, its range or its enumeration; nil: nothing.

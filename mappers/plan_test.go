@@ -134,7 +134,7 @@ func TestDeadband(t *testing.T) {
 
 // String names a step in the output of the tests.
 func (s planStep) String() string {
-	names := [...]string{"nothing", "forget", "refuse", "accept", "compare", "apply", "recheck"}
+	names := [...]string{"nothing", "forget", "refuse", "accept", "compare", "apply", "recheck", "confirm", "relinquish"}
 	if int(s) < len(names) {
 		return names[s]
 	}

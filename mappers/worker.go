@@ -314,6 +314,7 @@ func (w *worker) open(ctx context.Context, d *device, info Device) error {
 	defer w.m.mu.Unlock()
 	for _, p := range d.props {
 		p.nearest, p.round, p.rounded = nil, nil, nil
+		_, p.relinquishes = d.session.Session.(Relinquisher)
 		if r, ok := d.session.Session.(Rounder); ok && len(p.info.Words) == 0 {
 			p.nearest, p.round = p.roundedValue, w.m.nearest(d, r, p)
 		}

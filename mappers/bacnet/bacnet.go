@@ -341,6 +341,20 @@ func (s *session) write(ctx context.Context, f *field, value string) error {
 	if err != nil {
 		return err
 	}
+	return s.put(ctx, f, v)
+}
+
+// Relinquish implements mappers.Relinquisher: it writes null with the property's priority. What isn't commandable, and refuses that, keeps
+// its value.
+func (s *session) Relinquish(ctx context.Context, property string) error {
+	f, err := s.field(property)
+	if err != nil {
+		return err
+	}
+	return s.put(ctx, f, nil)
+}
+
+func (s *session) put(ctx context.Context, f *field, v any) error {
 	to, err := s.where(ctx)
 	if err != nil {
 		return err

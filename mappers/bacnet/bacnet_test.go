@@ -291,3 +291,11 @@ func TestADeviceIsFoundAndWrittenDown(t *testing.T) {
 	require.Equal(t, 1, Main(append([]string{"browse", "77"}, flags...), &out, &progress))
 	assert.Contains(t, progress.String(), "device 77: no answer to Who-Is")
 }
+
+func TestWhatIsNoLongerDesiredIsRelinquished(t *testing.T) {
+	s := newUnit(t)
+	o := openUnit(t, unitDevice(map[string]string{"address": s.Addr().String(), "priority": "8"}), s)
+	require.NoError(t, o.Write(t.Context(), "setpoint", "25"))
+	require.NoError(t, o.Relinquish(t.Context(), "setpoint"))
+	assert.Equal(t, float32(21), s.Value(unitSetpoint))
+}
