@@ -27,7 +27,7 @@
 //	rollout.go        a fleet's template on its way to the nodes
 //	cloudaway.go      what a node notices of its cloud
 //	streams.go        telemetry
-//	polls.go          devices that a mapper polls
+//	polls.go          devices that mappers poll (pollpeers.go: the devices)
 //	footprint.go      sizes and memory of the programs
 //
 // # Where to add

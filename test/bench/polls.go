@@ -9,50 +9,114 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
 
-	"github.com/edgebus/edgebus/mappers/modbus/wire"
+	"github.com/edgebus/edgebus/broker/client"
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
 const (
-	polledDevices  = 100
-	polledTags     = 9 // of each, all with another value at each poll
-	pollSettle     = 10 * time.Second
-	pollFirst      = 100 // register of the first tag
-	deadPolledUnit = 7   // takes connections, and answers nothing
+	polledDevices = 100
+	polledTags    = 9 // of each, all with another value at each poll
+	pollSettle    = 10 * time.Second
+	deadPolled    = 7 // the device that takes connections, or datagrams, and answers nothing
 )
 
-// pollClock measures the time from one poll of a device to the next.
+// pollClock has the times that are measured: from one poll of a device to the next, or from a device's change to its report.
 type pollClock struct {
 	mu   sync.Mutex
 	last [polledDevices]time.Time
-	gaps []time.Duration
+	took []time.Duration
 }
 
+// poll notes that a device was asked for its values.
 func (c *pollClock) poll(device int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	now := time.Now()
 	if !c.last[device].IsZero() {
-		c.gaps = append(c.gaps, now.Sub(c.last[device]))
+		c.took = append(c.took, now.Sub(c.last[device]))
 	}
 	c.last[device] = now
 }
 
-// measurePolls has mapper-modbus poll devices each second, one of which is dead.
+func (c *pollClock) add(d time.Duration) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.took = append(c.took, d)
+}
+
+// take gives the times since it was called last, in order.
+func (c *pollClock) take() []time.Duration {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	list := c.took
+	c.took = nil
+	slices.Sort(list)
+	return list
+}
+
+// polledKind is how simulated devices of a protocol are made, and driven by the protocol's mapper.
+type polledKind struct {
+	name     string
+	protocol string
+	program  string
+	flags    []string
+	// serve starts the devices. device gives what a Device says of the d-th, property what its model says of the p-th property of it.
+	serve func(*pollClock) (polledPeers, error)
+	// tells is said of devices that tell their values by themselves, each second: what is measured is from then to the report.
+	tells bool
+}
+
+// polledPeers are the devices of a kind.
+type polledPeers struct {
+	device   func(d int) map[string]resource.Value
+	property func(d, p int) map[string]resource.Value
+	tell     func(core *clientConnection, d int, now time.Time) // of kinds that tell
+	stop     func()
+}
+
+var polledKinds = []polledKind{
+	{name: "modbus", protocol: "modbus", program: "mapper-modbus", serve: serveModbusPolls},
+	{name: "opcua, read", protocol: "opcua", program: "mapper-opcua", serve: func(c *pollClock) (polledPeers, error) { return serveOPCUAPolls(c, false) }},
+	{name: "opcua, subscribed", protocol: "opcua", program: "mapper-opcua", serve: func(c *pollClock) (polledPeers, error) { return serveOPCUAPolls(c, true) }, tells: true},
+	{name: "snmp", protocol: "snmp", program: "mapper-snmp", serve: serveSNMPPolls},
+	{name: "bacnet", protocol: "bacnet", program: "mapper-bacnet", flags: []string{"--driver-listen", "127.0.0.1:0"}, serve: serveBACnetPolls},
+	{name: "http", protocol: "http", program: "mapper-http", serve: serveHTTPPolls},
+	{name: "mqtt", protocol: "mqtt", program: "mapper-mqtt", serve: serveMQTTPolls, tells: true},
+}
+
+// measurePolls has each mapper drive devices each second, one of which is dead.
 func measurePolls(b benchRun) error {
+	fmt.Fprintf(b.w, "Each mapper, a process of its own on one core, drives %d devices with %d values each, all new each second; one more takes connections and answers\n"+
+		"nothing. %s a mapper. Of devices that are asked the times are from one poll of a device to its next one; of those that tell their values by themselves,\n"+
+		"from then until the report is at the node's broker. Aims: at most 10 %% of a core, 64 MB, and no poll late because of the dead one.\n\n"+
+		"| mapper | polls | p50 | p99 | longest | of a core | MB resident |\n|---|---|---|---|---|---|---|\n", polledDevices-1, polledTags, 10*b.d)
+	for _, k := range polledKinds {
+		if !strings.Contains(k.name, b.chosen) {
+			continue
+		}
+		if err := k.measure(b); err != nil {
+			return fmt.Errorf("%s: %w", k.name, err)
+		}
+	}
+	return nil
+}
+
+func (k polledKind) measure(b benchRun) error {
 	var clock pollClock
+	peers, err := k.serve(&clock)
+	if err != nil {
+		return err
+	}
+	defer peers.stop()
 	docs := map[string][]byte{}
 	for d := range polledDevices {
-		s, err := servePolls(&clock, d)
-		if err != nil {
-			return err
-		}
-		defer func() { _ = s.Close() }()
-		doc, err := json.Marshal(polledBundle(d, s.Addr()))
+		doc, err := json.Marshal(k.bundle(peers, d))
 		if err != nil {
 			return err
 		}
@@ -63,8 +127,17 @@ func measurePolls(b benchRun) error {
 		return err
 	}
 	defer core.stop()
-	mapper := exec.Command(filepath.Join(b.bin, "mapper-modbus"), "--server", "mqtt://"+core.addr, "--log-level", "error")
-	mapper.Env = append(os.Environ(), "GOMAXPROCS=1")
+	data, err := os.MkdirTemp("", "edgebus-bench-")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(data)
+	flags := append([]string{"--server", "mqtt://" + core.addr, "--log-level", "error"}, k.flags...)
+	if k.protocol == "opcua" {
+		flags = append(flags, "--driver-data-dir", data)
+	}
+	mapper := exec.Command(filepath.Join(b.bin, k.program), flags...)
+	mapper.Env, mapper.Stderr = append(os.Environ(), "GOMAXPROCS=1"), os.Stderr
 	if err := mapper.Start(); err != nil {
 		return err
 	}
@@ -72,10 +145,15 @@ func measurePolls(b benchRun) error {
 		_ = mapper.Process.Signal(syscall.SIGTERM)
 		_ = mapper.Wait()
 	}()
+	if k.tells {
+		stop, err := tellPolls(&clock, core.addr, peers)
+		if err != nil {
+			return err
+		}
+		defer stop()
+	}
 	time.Sleep(pollSettle)
-	clock.mu.Lock()
-	clock.gaps = nil
-	clock.mu.Unlock()
+	clock.take()
 	before, err := cpuOf(mapper.Process.Pid)
 	if err != nil {
 		return err
@@ -90,48 +168,57 @@ func measurePolls(b benchRun) error {
 	if err != nil {
 		return err
 	}
-	clock.mu.Lock()
-	defer clock.mu.Unlock()
-	if len(clock.gaps) == 0 {
+	list := clock.take()
+	if len(list) == 0 {
 		return fmt.Errorf("nothing was polled")
 	}
-	slices.Sort(clock.gaps)
-	fmt.Fprintf(b.w, "mapper-modbus on one core polls %d devices over TCP each second, %d registers of each, all with new values; one more takes connections and answers nothing. %s.\n"+
-		"Aims: at most 10 %% of a core, 64 MB, and no poll late because of the dead one.\n\n"+
-		"| polls | from one to the next, p50 | p99 | longest | of a core | MB resident |\n|---|---|---|---|---|---|\n| %d | %s | %s | %s | %.1f %% | %.1f |\n",
-		polledDevices-1, polledTags, took, len(clock.gaps), clock.gaps[len(clock.gaps)/2].Round(time.Millisecond), clock.gaps[len(clock.gaps)*99/100].Round(time.Millisecond),
-		clock.gaps[len(clock.gaps)-1].Round(time.Millisecond), 100*float64(after-before)/float64(took), memory)
+	rounded := func(d time.Duration) time.Duration { return d.Round(time.Millisecond) }
+	fmt.Fprintf(b.w, "| %s | %d | %s | %s | %s | %.1f %% | %.1f |\n", k.name, len(list), rounded(quantile(list, 0.5)), rounded(quantile(list, 0.99)),
+		rounded(list[len(list)-1]), 100*float64(after-before)/float64(took), memory)
 	return nil
 }
 
-func servePolls(clock *pollClock, device int) (*wire.Server, error) {
-	s := &wire.Server{Handle: func(c wire.Call) ([]uint16, error) {
-		if c.Address == pollFirst && c.Quantity == polledTags {
-			clock.poll(device)
+// tellPolls has devices tell values each second, the first of which is the time, and notes how old it is where it is reported.
+func tellPolls(clock *pollClock, addr string, peers polledPeers) (func(), error) {
+	core, err := connectClient(addr, "watch", func(o *client.Options) {
+		o.Subscriptions = []client.Subscription{{Filter: "v1/nodes/n1/devices/+/reported/p0"}}
+		o.OnMessage = func(m client.Message) {
+			if ms, err := strconv.ParseInt(string(m.Payload), 10, 64); err == nil && ms > 0 {
+				clock.add(time.Since(time.UnixMilli(ms)))
+			}
 		}
-		out := make([]uint16, c.Quantity)
-		for i := range out {
-			out[i] = uint16(time.Now().UnixMilli()/100) + uint16(i)
-		}
-		return out, nil
-	}}
-	if device == deadPolledUnit {
-		s.Before = func(r *wire.Reply) { r.Silent = true }
+	})
+	if err != nil {
+		return nil, err
 	}
-	return s, s.Listen("127.0.0.1:0")
+	done := make(chan struct{})
+	go func() {
+		each := time.NewTicker(time.Second / polledDevices)
+		defer each.Stop()
+		for d := 0; ; d = (d + 1) % polledDevices {
+			select {
+			case <-done:
+				return
+			case now := <-each.C:
+				if d != deadPolled {
+					peers.tell(core, d, now)
+				}
+			}
+		}
+	}()
+	return func() { close(done); core.stop() }, nil
 }
 
-func polledBundle(d int, address string) resource.Bundle {
+func (k polledKind) bundle(peers polledPeers, d int) resource.Bundle {
 	m := benchModel(polledTags)
-	visitors := resource.ProtocolVisitors{Protocol: "modbus"}
+	visitors := resource.ProtocolVisitors{Protocol: k.protocol}
 	for i, p := range m.Spec.Properties {
-		visitors.Visitors = append(visitors.Visitors, resource.Visitor{PropertyName: p.Name, Config: map[string]resource.Value{
-			"register": "holding", "address": resource.Value(fmt.Sprint(pollFirst + i)), "type": "uint16",
-		}})
+		m.Spec.Properties[i].AccessMode = resource.ReadOnly
+		visitors.Visitors = append(visitors.Visitors, resource.Visitor{PropertyName: p.Name, Config: peers.property(d, i)})
 	}
 	m.Spec.PropertyVisitors = []resource.ProtocolVisitors{visitors}
 	device := benchDevice(d)
-	device.Spec.Protocol = resource.Protocol{Type: "modbus", Config: map[string]resource.Value{"address": resource.Value(address)}}
+	device.Spec.Protocol = resource.Protocol{Type: k.protocol, Config: peers.device(d)}
 	return resource.NewBundle(device, m)
 }
 
