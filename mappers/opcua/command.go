@@ -158,7 +158,7 @@ func readCommand(out io.Writer) *cobra.Command {
 			}
 			return f.run(c, args[0], func(ctx context.Context, s *wire.Session) error {
 				one := &field{node: id, namespace: namespace}
-				conn := &connection{Session: s, nodes: map[*field]wire.NodeID{}, kinds: map[*field]valueKind{}}
+				conn := &connection{Session: s, nodes: map[*field]wire.NodeID{}}
 				if err := conn.resolve(ctx, []*field{one}, func(string, string) {}); err != nil {
 					return err
 				}

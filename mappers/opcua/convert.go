@@ -50,6 +50,10 @@ func (f *field) refusal(s wire.Status) error {
 func (f *field) writeError(value string, err error) error {
 	var status wire.Status
 	switch {
+	case mappers.IsNotSent(err):
+		return err
+	case errors.Is(err, wire.ErrNotSent):
+		return mappers.NotSent(err)
 	case !errors.As(err, &status):
 		return err
 	case status.HasNoSession():

@@ -58,7 +58,7 @@ func (d *Driver) Open(_ context.Context, dev mappers.Device) (mappers.Session, e
 		}
 		c.options.User, c.options.Password = lines[0], lines[1]
 	}
-	return &session{device: dev, config: c, dialing: make(chan struct{}, 1), limit: mappers.NewRequestLimit(dev, "MaxNodes", c.most, defaultMost)}, nil
+	return &session{device: dev, config: c, dialing: make(chan struct{}, 1), kinds: map[*field]valueKind{}, limit: mappers.NewRequestLimit(dev, "MaxNodes", c.most, defaultMost)}, nil
 }
 
 // session is an open device. Its connection is made when it is needed, and again when it was lost.
@@ -70,6 +70,7 @@ type session struct {
 
 	mu     sync.Mutex
 	conn   *connection
+	kinds  map[*field]valueKind // as they were read last: a server may end the connection after each answer, and a write needs its kind
 	closed bool
 }
 
@@ -77,9 +78,6 @@ type session struct {
 type connection struct {
 	*wire.Session
 	nodes map[*field]wire.NodeID
-
-	mu    sync.Mutex
-	kinds map[*field]valueKind
 }
 
 // valueKind is as what a property is written.
@@ -147,7 +145,7 @@ func (s *session) connect(ctx context.Context) (*connection, error) {
 	if err != nil {
 		return nil, mappers.NotSent(fmt.Errorf("%s: %w", s.config.options.URL, err))
 	}
-	conn = &connection{Session: dialed, nodes: map[*field]wire.NodeID{}, kinds: map[*field]valueKind{}}
+	conn = &connection{Session: dialed, nodes: map[*field]wire.NodeID{}}
 	nodes := s.config.order
 	for _, m := range s.config.commands {
 		nodes = append(nodes[:len(nodes):len(nodes)], m.object, m.node)
@@ -283,7 +281,7 @@ func (s *session) read(ctx context.Context, c *connection, fields []*field, got 
 	silent := 0
 	for i, f := range fields {
 		got[f.name] = f.reading(values[i])
-		c.learnKind(f, values[i].Value)
+		s.learnKind(f, values[i].Value)
 		if saysNothing(values[i].Status) {
 			silent++
 		}
@@ -294,20 +292,20 @@ func (s *session) read(ctx context.Context, c *connection, fields []*field, got 
 	return nil
 }
 
-func (c *connection) learnKind(f *field, v wire.Value) {
+func (s *session) learnKind(f *field, v wire.Value) {
 	if v.Kind == wire.KindNull || v.Kind == wire.KindStructure {
 		return
 	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.kinds[f] = valueKind{v.Kind, v.Array && (f.index == "" || len(v.Values) != 1)}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.kinds[f] = valueKind{v.Kind, v.Array && (f.index == "" || len(v.Values) != 1)}
 }
 
 // kindOf is as what a property is written: as it was read, or as its data type says.
-func (c *connection) kindOf(ctx context.Context, f *field) (valueKind, error) {
-	c.mu.Lock()
-	k, ok := c.kinds[f]
-	c.mu.Unlock()
+func (s *session) kindOf(ctx context.Context, c *connection, f *field) (valueKind, error) {
+	s.mu.Lock()
+	k, ok := s.kinds[f]
+	s.mu.Unlock()
 	if ok {
 		return k, nil
 	}
@@ -315,9 +313,9 @@ func (c *connection) kindOf(ctx context.Context, f *field) (valueKind, error) {
 		{Node: c.nodes[f], Attribute: wire.AttributeValue, Range: f.index}, {Node: c.nodes[f], Attribute: wire.AttributeDataType},
 	})
 	if err != nil {
-		return k, err
+		return k, mappers.NotSent(fmt.Errorf("%s: its type is not known: %w", f.node, err))
 	}
-	c.learnKind(f, values[0].Value)
+	s.learnKind(f, values[0].Value)
 	if v := values[0].Value; v.Kind != wire.KindNull {
 		return valueKind{v.Kind, v.Array && f.index == ""}, nil
 	}
@@ -341,7 +339,18 @@ func (s *session) Write(ctx context.Context, property, value string) error {
 	if err != nil {
 		return err
 	}
-	k, err := c.kindOf(ctx, f)
+	err = s.write(ctx, c, f, value)
+	if errors.Is(err, wire.BadTypeMismatch) { // it has another type than when it was read
+		s.mu.Lock()
+		delete(s.kinds, f)
+		s.mu.Unlock()
+		err = s.write(ctx, c, f, value)
+	}
+	return f.writeError(value, err)
+}
+
+func (s *session) write(ctx context.Context, c *connection, f *field, value string) error {
+	k, err := s.kindOf(ctx, c, f)
 	if err != nil {
 		return err
 	}
@@ -352,21 +361,15 @@ func (s *session) Write(ctx context.Context, property, value string) error {
 	if f.index != "" && !v.Array { // a part of an array is an array
 		v.Array = true
 	}
-	return f.writeError(value, c.Write(ctx, c.nodes[f], f.index, v))
+	return c.Write(ctx, c.nodes[f], f.index, v)
 }
 
 // Nearest implements mappers.Rounder: a Float has 24 bits.
 func (s *session) Nearest(property, value string) (string, error) {
 	f := s.config.fields[property]
 	s.mu.Lock()
-	conn := s.conn
+	k, ok := s.kinds[f]
 	s.mu.Unlock()
-	if f == nil || conn == nil {
-		return value, nil
-	}
-	conn.mu.Lock()
-	k, ok := conn.kinds[f]
-	conn.mu.Unlock()
 	if !ok || k.array {
 		return value, nil
 	}
@@ -405,7 +408,7 @@ func (s *session) Command(ctx context.Context, name string, payload []byte) ([]b
 	}
 	results, err := c.Call(ctx, object, node, arguments)
 	var status wire.Status
-	if errors.As(err, &status) && status.HasNoSession() {
+	if errors.Is(err, wire.ErrNotSent) || errors.As(err, &status) && status.HasNoSession() {
 		return nil, mappers.NotSent(err)
 	}
 	if errors.As(err, &status) {

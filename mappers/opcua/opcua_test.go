@@ -16,6 +16,7 @@ import (
 	"github.com/gopcua/opcua/server"
 	"github.com/gopcua/opcua/server/attrs"
 	"github.com/gopcua/opcua/ua"
+	"github.com/gopcua/opcua/uasc"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -30,6 +31,8 @@ type pressServer struct {
 	url   string
 	proxy *cutProxy
 	nodes map[string]*server.Node
+
+	server *server.Server
 }
 
 func newPress(t *testing.T) *pressServer {
@@ -60,7 +63,7 @@ func newPress(t *testing.T) *pressServer {
 		ns.Objects().AddRef(n, id.HasComponent, true)
 	}
 	require.NoError(t, s.Start(context.Background()))
-	return &pressServer{url: "opc.tcp://" + p.addr, proxy: p, nodes: nodes}
+	return &pressServer{url: "opc.tcp://" + p.addr, proxy: p, nodes: nodes, server: s}
 }
 
 // cutProxy passes connections on until it is stopped, and after it was started again.
@@ -69,6 +72,7 @@ type cutProxy struct {
 	addr, target string
 	stop         func()
 	muted        func() bool // nothing passes; nil: never
+	last         func() bool // the connection ends after what has just passed to the client; nil: never
 }
 
 func newCutProxy(t *testing.T, target string) *cutProxy {
@@ -79,7 +83,7 @@ func newCutProxy(t *testing.T, target string) *cutProxy {
 }
 
 // pass copies until one of the connections ends.
-func (p *cutProxy) pass(to, from net.Conn) {
+func (p *cutProxy) pass(to, from net.Conn, answers bool) {
 	defer func() { _ = to.Close(); _ = from.Close() }()
 	b := make([]byte, 65536)
 	for {
@@ -90,7 +94,7 @@ func (p *cutProxy) pass(to, from net.Conn) {
 		if p.muted != nil && p.muted() {
 			continue
 		}
-		if _, err := to.Write(b[:n]); err != nil {
+		if _, err := to.Write(b[:n]); err != nil || answers && p.last != nil && p.last() {
 			return
 		}
 	}
@@ -114,8 +118,8 @@ func (p *cutProxy) Start() {
 				continue
 			}
 			context.AfterFunc(ctx, func() { _ = c.Close(); _ = up.Close() })
-			go p.pass(up, c)
-			go p.pass(c, up)
+			go p.pass(up, c, false)
+			go p.pass(c, up, true)
 		}
 	}()
 }
@@ -237,6 +241,25 @@ func TestAWriteToASessionThatTheServerHasForgottenIsNotRefused(t *testing.T) {
 	assert.Equal(t, mappers.ReadOnly, refusal.Code)
 	assert.Equal(t, io.EOF, f.writeError("8", io.EOF), "nobody knows")
 	assert.NoError(t, f.writeError("8", nil))
+}
+
+func TestANodeThatHasGotAnotherTypeIsWrittenWithIt(t *testing.T) {
+	p := newPress(t)
+	p.server.RegisterHandler(id.WriteRequest_Encoding_DefaultBinary, func(_ *uasc.SecureChannel, r ua.Request, _ uint32) (ua.Response, error) {
+		q := r.(*ua.WriteRequest)
+		now := p.nodes["count"].Value()
+		a := &ua.WriteResponse{ResponseHeader: answerHeader(q.RequestHeader.RequestHandle), Results: []ua.StatusCode{ua.StatusBadTypeMismatch}, DiagnosticInfos: []*ua.DiagnosticInfo{}}
+		if v := q.NodesToWrite[0].Value; v.Value.Type() == now.Value.Type() {
+			a.Results[0] = ua.StatusOK
+			return a, p.nodes["count"].SetAttribute(ua.AttributeIDValue, v)
+		}
+		return a, nil
+	})
+	s := openPress(t, p.device())
+	require.NoError(t, s.Write(t.Context(), "count", "8"))
+	require.NoError(t, p.nodes["count"].SetAttribute(ua.AttributeIDValue, server.DataValueFromValue(float64(8))))
+	require.NoError(t, s.Write(t.Context(), "count", "9"))
+	assert.InDelta(t, 9.0, p.nodes["count"].Value().Value.Value(), 0)
 }
 
 func TestAValueThatIsNotOfTheNodesTypeIsRefused(t *testing.T) {

@@ -27,7 +27,7 @@ func (s *session) Push(ctx context.Context, emit func(property, value string)) e
 	}
 	err = c.Subscribe(ctx, s.config.publish, items, func(int, error) {}, func(change wire.Change) {
 		f := fields[change.Item]
-		c.learnKind(f, change.Value.Value)
+		s.learnKind(f, change.Value.Value)
 		if r := f.reading(change.Value); r.Err == nil {
 			emit(f.name, r.Value)
 		} // else the next reading says why

@@ -285,6 +285,9 @@ func (c *secureChannel) finish(request uint32, a serviceAnswer) {
 	}
 }
 
+// ErrNotSent is of a request that was not sent, because the connection had ended.
+var ErrNotSent = errors.New("the connection has ended")
+
 // call sends a request and waits for its answer.
 func (c *secureChannel) call(ctx context.Context, message []byte, seal func(*secureChannel, uint32, []byte) error) (serviceAnswer, error) {
 	wait := make(chan serviceAnswer, 1)
@@ -292,10 +295,10 @@ func (c *secureChannel) call(ctx context.Context, message []byte, seal func(*sec
 	c.request++
 	request := c.request
 	c.mu.Lock()
-	if c.err != nil {
+	if err := c.err; err != nil {
 		c.mu.Unlock()
 		c.writing.Unlock()
-		return serviceAnswer{}, c.reason(net.ErrClosed)
+		return serviceAnswer{}, fmt.Errorf("%w: %w", ErrNotSent, err)
 	}
 	c.waiting[request] = wait
 	c.mu.Unlock()
