@@ -44,7 +44,6 @@ func newPlayedServer(t *testing.T) *playedServer {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
-	require.NoError(t, l.Close())
 	p := &playedServer{HabitPlay: drivertest.NewHabitPlay()}
 	options := []server.Option{
 		server.EndPoint("127.0.0.1", l.Addr().(*net.TCPAddr).Port), server.EnableSecurity("None", ua.MessageSecurityModeNone),
@@ -69,6 +68,7 @@ func newPlayedServer(t *testing.T) *playedServer {
 	}
 	p.server.RegisterHandler(id.ReadRequest_Encoding_DefaultBinary, p.read)
 	p.server.RegisterHandler(id.WriteRequest_Encoding_DefaultBinary, p.write)
+	require.NoError(t, l.Close()) // it kept the port until all others had theirs
 	require.NoError(t, p.server.Start(context.Background()))
 	return p
 }

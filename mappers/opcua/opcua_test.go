@@ -40,7 +40,6 @@ func newPress(t *testing.T) *pressServer {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	port := l.Addr().(*net.TCPAddr).Port
-	require.NoError(t, l.Close())
 	p := newCutProxy(t, l.Addr().String())
 	_, proxyPort, err := net.SplitHostPort(p.addr)
 	require.NoError(t, err)
@@ -62,6 +61,7 @@ func newPress(t *testing.T) *pressServer {
 		require.NoError(t, n.SetAttribute(ua.AttributeIDDisplayName, server.DataValueFromValue(attrs.DisplayName(name, "en"))))
 		ns.Objects().AddRef(n, id.HasComponent, true)
 	}
+	require.NoError(t, l.Close()) // it kept the port until the proxy had its own
 	require.NoError(t, s.Start(context.Background()))
 	return &pressServer{url: "opc.tcp://" + p.addr, proxy: p, nodes: nodes, server: s}
 }
