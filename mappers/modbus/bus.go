@@ -141,13 +141,15 @@ func (b *bus) request(ctx context.Context, s *session, q wire.Request, timeout t
 		if err := b.connect(ctx, s); err != nil {
 			return nil, err
 		}
-		data, err = b.client.Do(ctx, s.config.unit, q, timeout)
-		if errors.Is(err, wire.ErrLate) && b.shares.Load() == 1 && b.client.WaitLate(ctx, s.config.unit) == nil {
-			data, err = b.client.Do(ctx, s.config.unit, q, timeout)
-		}
-		for first := true; wire.IsTimeout(err) && b.mayBeDeaf(first) && !q.IsWrite(); first = false {
-			_ = b.note(s, q, err)
-			data, err = b.client.Do(ctx, s.config.unit, q, timeout)
+		data, err = b.do(ctx, s, q, timeout)
+		for first := true; wire.IsTimeout(err) && !errors.Is(err, wire.ErrLate) && b.mayBeDeaf(first && !s.driver.patient) && !q.IsWrite(); first = false {
+			noted := b.note(s, q, err)
+			if b.client == nil { // it was given up
+				return nil, noted
+			}
+			if data, err = b.do(ctx, s, q, timeout); errors.Is(err, wire.ErrLate) {
+				return nil, noted
+			}
 		}
 		if errors.Is(err, wire.ErrLate) {
 			return nil, mappers.NotSent(err)
@@ -165,6 +167,16 @@ func (b *bus) request(ctx context.Context, s *session, q wire.Request, timeout t
 		}
 	}
 	return nil, err
+}
+
+// do makes a request over the connection that there is. A unit that may still answer an earlier one is waited for if that keeps nobody else
+// waiting.
+func (b *bus) do(ctx context.Context, s *session, q wire.Request, timeout time.Duration) ([]byte, error) {
+	data, err := b.client.Do(ctx, s.config.unit, q, timeout)
+	if errors.Is(err, wire.ErrLate) && (b.shares.Load() == 1 || s.driver.patient) && b.client.WaitLate(ctx, s.config.unit) == nil {
+		data, err = b.client.Do(ctx, s.config.unit, q, timeout)
+	}
+	return data, err
 }
 
 // connect makes a connection if there is none. When that has just failed it fails again at once: ten units behind a dead gateway wait for
@@ -219,7 +231,7 @@ func (b *bus) note(s *session, q wire.Request, err error) error {
 			b.silent++
 		}
 	}
-	if b.silent >= 2 && !b.mayBeDeaf(false) || b.client.MixesUp() {
+	if b.silent >= 2 && !b.mayBeDeaf(false) && !s.driver.patient || b.client.MixesUp() {
 		b.disconnect()
 	}
 	return err

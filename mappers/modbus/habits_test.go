@@ -3,6 +3,7 @@ package modbus
 import (
 	"fmt"
 	"maps"
+	"net"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -357,5 +358,36 @@ func TestACommandWritesOnce(t *testing.T) {
 		d.Commands = []mappers.Property{bad}
 		_, err := New(Options{}).Open(t.Context(), d)
 		require.ErrorContains(t, err, "visitors[do].config.", bad.Config)
+	}
+}
+
+// On a line without transactions a unit that hasn't answered is left alone for a while. That it is left alone is no answer, and no reason to
+// ask it again and again.
+func TestAUnitThatHasNeverAnsweredIsAskedAtItsPace(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = l.Close() })
+	go func() {
+		for {
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			t.Cleanup(func() { _ = conn.Close() })
+		}
+	}()
+	driver := New(Options{})
+	var units []*session
+	for _, unit := range []string{"1", "2"} {
+		s, err := driver.Open(t.Context(), mappers.Device{Name: "dead-" + unit, Config: map[string]string{"address": "rtuovertcp://" + l.Addr().String(), "unit": unit, "timeout": "100ms"}})
+		require.NoError(t, err)
+		t.Cleanup(func() { _ = s.Close() })
+		units = append(units, s.(*session))
+	}
+	for range 5 {
+		for _, unit := range units {
+			_, err := unit.request(t.Context(), wire.Read(3, 0, 1), 100*time.Millisecond)
+			require.True(t, wire.IsTimeout(err), err)
+		}
 	}
 }

@@ -18,9 +18,10 @@ type Options struct {
 
 // Driver opens Modbus devices.
 type Driver struct {
-	o     Options
-	mu    sync.Mutex
-	buses map[string]*bus // by target
+	o       Options
+	patient bool // one unit is asked after the other, most of which aren't there: none keeps another waiting, and the connection stays
+	mu      sync.Mutex
+	buses   map[string]*bus // by target
 }
 
 // New makes a driver.

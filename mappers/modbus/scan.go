@@ -42,9 +42,16 @@ func (l lineFlags) config(address string, unit int) map[string]string {
 	return c
 }
 
-// openUnit opens a unit with properties, for a command.
-func openUnit(ctx context.Context, config map[string]string, properties []mappers.Property) (*session, error) {
-	s, err := New(Options{}).Open(ctx, mappers.Device{Name: "device", Config: config, Properties: properties})
+// newCommandDriver is the driver of a command, which asks one unit after the other.
+func newCommandDriver() *Driver {
+	d := New(Options{})
+	d.patient = true
+	return d
+}
+
+// openUnit opens a unit with properties.
+func (d *Driver) openUnit(ctx context.Context, config map[string]string, properties []mappers.Property) (*session, error) {
+	s, err := d.Open(ctx, mappers.Device{Name: "device", Config: config, Properties: properties})
 	if err != nil {
 		return nil, err
 	}
@@ -171,7 +178,7 @@ func (r registerReader) run(ctx context.Context, stdout io.Writer) error {
 		}
 		list = append(list, p)
 	}
-	s, err := openUnit(ctx, r.config, list)
+	s, err := newCommandDriver().openUnit(ctx, r.config, list)
 	if err != nil {
 		return err
 	}
@@ -210,6 +217,7 @@ func scanCommand(stdout, stderr io.Writer) *cobra.Command {
 of each unit that answers, which edgebus apply takes. Of a unit that speaks SunSpec they have the points of its models. On a serial
 line without --baud and --parity the usual ones are tried until a unit answers. It never writes to a device.`,
 		Example: `  mapper-modbus scan 10.0.0.5 --node plant1 > meter.yaml
+  mapper-modbus scan rtu:///dev/ttyUSB0 --units 7 --name meter --node plant1 | edgebus apply -f -
   mapper-modbus scan rtu:///dev/ttyUSB0 --units 1-247
   mapper-modbus scan 10.0.0.9 --sunspec | edgebus apply -f -`,
 		Args: cobra.ExactArgs(1),
@@ -229,6 +237,7 @@ line without --baud and --parity the usual ones are tried until a unit answers. 
 	c.Flags().StringVar(&registers, "registers", "0-99", "the registers and coils that are looked for")
 	c.Flags().BoolVar(&s.sunspec, "sunspec", false, "only units that speak SunSpec")
 	c.Flags().StringVar(&s.node, "node", "", "the node of the Devices; default node1")
+	c.Flags().StringVar(&s.name, "name", "", "name of Device and DeviceModel; of several units their numbers are added (default: modbus-UNIT, or what the unit calls itself)")
 	return c
 }
 
@@ -239,8 +248,9 @@ type unitScanner struct {
 	lowUnit, highUnit int
 	first, last       int
 	sunspec           bool
-	node              string
+	node, name        string
 	stdout, stderr    io.Writer
+	driver            *Driver
 	found             int
 }
 
@@ -266,6 +276,9 @@ func (s *unitScanner) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	s.driver = newCommandDriver()
+	line := s.driver.acquire(target.String()) // one connection for all: whoever opens a serial line twice loses half of what comes
+	defer s.driver.release(line)
 	lines := []lineFlags{s.line}
 	if target.Serial() && s.line.baud == 0 && s.line.parity == "" {
 		lines = usualLines
@@ -289,7 +302,7 @@ func (s *unitScanner) run(ctx context.Context) error {
 
 // unit writes the manifests of a unit, if it answers.
 func (s *unitScanner) unit(ctx context.Context, unit int) error {
-	u, err := openUnit(ctx, s.line.config(s.address, unit), nil)
+	u, err := s.driver.openUnit(ctx, s.line.config(s.address, unit), nil)
 	if err != nil {
 		return err
 	}
@@ -316,6 +329,11 @@ func (s *unitScanner) unit(ctx context.Context, unit int) error {
 	if err != nil || len(found.Properties) == 0 {
 		return err
 	}
+	if s.name != "" {
+		if found.Name = s.name; s.lowUnit != s.highUnit {
+			found.Name = fmt.Sprintf("%s-%d", s.name, unit)
+		}
+	}
 	if s.found++; s.found > 1 {
 		fmt.Fprintln(s.stdout, "---")
 	}
@@ -330,7 +348,7 @@ func (s *unitScanner) registers(ctx context.Context, unit int) (list []cmd.Found
 		for a := s.first; a <= s.last; a++ {
 			asked = append(asked, reader.property(fmt.Sprintf("%s-%d", table.name, a), a, table.typ))
 		}
-		u, err := openUnit(ctx, s.line.config(s.address, unit), asked)
+		u, err := s.driver.openUnit(ctx, s.line.config(s.address, unit), asked)
 		if err != nil {
 			return nil, err
 		}
@@ -368,7 +386,7 @@ func (s *session) sunspecProperties(ctx context.Context, blocks []sunspecBlock) 
 		}
 		properties = append(properties, mappers.Property{Name: c.Name, Type: typ, Visited: true, Config: c.Config})
 	}
-	u, err := openUnit(ctx, s.device.Config, properties)
+	u, err := s.driver.openUnit(ctx, s.device.Config, properties)
 	if err != nil {
 		return nil, "", err
 	}

@@ -86,17 +86,37 @@ func (t Target) open(ctx context.Context, timeout time.Duration) (io.ReadWriteCl
 	if t.Line.StopBits == 2 {
 		stop = serial.TwoStopBits
 	}
+	lock, err := lockLine(t.address)
+	if err != nil {
+		return nil, err
+	}
 	port, err := serial.Open(t.address, &serial.Mode{BaudRate: t.Line.Baud, DataBits: 8, Parity: parity, StopBits: stop})
+	if err != nil {
+		_ = lock.Close()
+	}
 	var failed *serial.PortError
 	switch {
 	case errors.As(err, &failed) && failed.Code() == serial.PermissionDenied:
 		return nil, errors.New("permission denied: the mapper's user must be in the group of the file, which is often dialout")
 	case errors.As(err, &failed) && failed.Code() == serial.PortBusy:
-		return nil, errors.New("another program has it open")
+		return nil, errLineTaken
 	case err != nil:
 		return nil, err
 	}
-	return port, nil
+	return &lockedLine{port, lock}, nil
+}
+
+// errLineTaken is of a serial line that somebody has open: of two that read from it each gets a part of what comes.
+var errLineTaken = errors.New("it is open already: in another program, such as a mapper, or under another name of the line in a Device")
+
+// lockedLine is a serial line that no other program of ours has open. The port's own mark keeps root from nothing.
+type lockedLine struct {
+	serial.Port
+	lock io.Closer
+}
+
+func (l *lockedLine) Close() error {
+	return errors.Join(l.Port.Close(), l.lock.Close())
 }
 
 // silence is the time that separates frames on the target.
