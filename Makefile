@@ -102,7 +102,7 @@ microbench: ## run the packages' own benchmarks
 	@$(STAGE) microbench go test -run '^$$' -bench . -benchmem -benchtime $(BENCHTIME) -timeout 60m $(UNIT)
 
 .PHONY: page
-page: needs needs-page $(TOOLS)/gotestsum build ## try the web page in Chromium, light and dark, wide and narrow; and check that it is built of its sources
+page: needs needs-page $(TOOLS)/gotestsum $(TOOLS)/oidc-provider build ## try the web page in Chromium, light and dark, wide and narrow; and check that it is built of its sources
 	@$(MAKE) --no-print-directory page-dist
 	@git diff --exit-code --stat -- $(PAGE)/dist || { echo "the page isn't what its sources make: commit what make page-dist has made" >&2; exit 1; }
 	@test -z "$$(git status --porcelain -- $(PAGE)/dist)" || { git status --short -- $(PAGE)/dist; exit 1; }

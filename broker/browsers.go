@@ -172,7 +172,7 @@ func (b *Broker) ServeSignIn(w http.ResponseWriter, r *http.Request) error {
 		if err != nil {
 			return err
 		}
-		return b.writeUser(w, r, id)
+		return writeUser(w, r, id, b.opts.Node)
 	case http.MethodPost:
 		return b.signInBrowser(w, r)
 	case http.MethodDelete:
@@ -189,9 +189,9 @@ func (b *Broker) ServeSignIn(w http.ResponseWriter, r *http.Request) error {
 	return resource.Errorf(resource.Invalid, "", "%s is not for /session: GET says who one is, POST signs in, DELETE signs out", r.Method)
 }
 
-func (b *Broker) writeUser(w http.ResponseWriter, r *http.Request, id Identity) error {
+func writeUser(w http.ResponseWriter, r *http.Request, id Identity, node string) error {
 	_, err := r.Cookie(cookieName(r))
-	who := BrowserUser{User: id.User, Roles: id.Roles, Nodes: slices.Concat([]string{}, id.Nodes), Node: b.opts.Node, Browser: err == nil}
+	who := BrowserUser{User: id.User, Roles: id.Roles, Nodes: slices.Concat([]string{}, id.Nodes), Node: node, Browser: err == nil}
 	if !id.Expires.IsZero() {
 		who.Expires = resource.FormatTime(id.Expires)
 	}
@@ -223,15 +223,34 @@ func (b *Broker) signInBrowser(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	if id.User == "" { // where nobody needs to sign in, no password is looked at
-		return b.writeUser(w, r, id)
+		return writeUser(w, r, id, b.opts.Node)
 	}
-	audit.NoteUser(r, id.User, roleNames(&id))
-	if before, err := r.Cookie(cookieName(r)); err == nil { // the browser forgets it, and nobody could sign out with it
-		b.requests.browsers.signOut(before.Value)
-	}
-	cookie, expires := b.requests.browsers.add(id)
-	setCookie(w, r, cookie, expires)
+	b.requests.browsers.give(w, r, id)
 	w.Header().Set("Content-Type", "application/json")
 	_ = json.NewEncoder(w).Encode(BrowserUser{User: id.User, Roles: id.Roles, Nodes: slices.Concat([]string{}, id.Nodes), Node: b.opts.Node, Browser: true})
 	return nil
+}
+
+// SignInBrowser gives a browser its cookie for a token, as ServeSignIn does for one that is typed in.
+func (b *Broker) SignInBrowser(w http.ResponseWriter, r *http.Request, token string) error {
+	as := r.Clone(context.WithoutCancel(r.Context()))
+	as.Header.Del("Cookie")
+	as.Header.Set("Authorization", "Bearer "+token)
+	id, err := b.identify(as)
+	if err != nil {
+		audit.NoteRefusal(r, "", err.Error())
+		return err
+	}
+	b.requests.browsers.give(w, r, id)
+	return nil
+}
+
+// give signs a browser in, and gives it the cookie.
+func (s *browserSignIns) give(w http.ResponseWriter, r *http.Request, id Identity) {
+	audit.NoteUser(r, id.User, roleNames(&id))
+	if before, err := r.Cookie(cookieName(r)); err == nil { // the browser forgets it, and nobody could sign out with it
+		s.signOut(before.Value)
+	}
+	cookie, expires := s.add(id)
+	setCookie(w, r, cookie, expires)
 }

@@ -5,11 +5,13 @@ import (
 	"context"
 	"crypto/tls"
 	"net"
+	"net/http"
 	"os"
 	"slices"
 
 	"github.com/rs/zerolog"
 
+	"github.com/edgebus/edgebus/broker"
 	"github.com/edgebus/edgebus/broker/audit"
 	"github.com/edgebus/edgebus/cloud/api"
 	"github.com/edgebus/edgebus/cloud/discovery"
@@ -102,6 +104,7 @@ func openBearer(ctx context.Context, a configs.HubAuth, st interface {
 	}
 	o := identity.OIDCOptions{
 		Issuer: a.OIDC.Issuer, Audience: a.OIDC.Audience, UserClaim: a.OIDC.UserClaim, GroupsClaim: a.OIDC.GroupsClaim, Roots: roots, Log: log,
+		ClientSecretFile: a.OIDC.ClientSecretFile, RedirectURL: a.OIDC.RedirectURL,
 	}
 	for _, g := range a.OIDC.Groups {
 		o.Grants = append(o.Grants, identity.Grant{Group: g.Group, Role: topics.Role(g.Role), Nodes: g.Nodes})
@@ -164,4 +167,12 @@ func loginOptions(o configs.OIDC) *api.LoginProvider {
 		return nil
 	}
 	return &api.LoginProvider{Issuer: o.Issuer, ClientID: o.Audience}
+}
+
+// browserProvider signs browsers in at the provider; nil: there is none.
+func browserProvider(v *identity.OIDC, br *broker.Broker) http.Handler {
+	if v == nil {
+		return nil
+	}
+	return v.ServeBrowser(br.SignInBrowser)
 }

@@ -186,7 +186,7 @@ func Run(ctx context.Context, o Options) (err error) {
 		Links: links, Ready: map[string]func(context.Context) error{"store": storesReady(commits)},
 		Sessions: br.ServeSessions, MaxBody: int64(cfg.Limits.Request), Watches: cfg.Limits.Watches, Blobs: blobServer.ServeHTTP, Content: content.ReadAt,
 		Enrollment: enrollment, Presence: twins, OwnOnly: cfg.HTTP.Discovery == "own",
-		Tokens: bearer.Tokens.ServeHTTP, Login: loginOptions(cfg.Auth.OIDC), Index: counted, Page: api.PageOptions{Handler: page.Handler(), Browsers: br, Diagnose: nodeDoctor(links, st, counted, twins)},
+		Tokens: bearer.Tokens.ServeHTTP, Login: loginOptions(cfg.Auth.OIDC), Index: counted, Page: api.PageOptions{Handler: page.Handler(), Browsers: br, Provider: browserProvider(bearer.OIDC, br), Diagnose: nodeDoctor(links, st, counted, twins)},
 		Devices: api.DeviceServices{Call: commandCaller(br, commands), History: func(node string) requests.Source { return copies.Of(node) }},
 	})
 	site, err := httpserver.Listen(httpserver.Options{

@@ -418,7 +418,7 @@ func (a Auth) checkNodes(report reportFunc) {
 // check requires a provider with a valid address, and groups that give a role.
 func (o OIDC) check(report reportFunc) {
 	if o.Issuer == "" {
-		if o.Audience+o.CA != "" || len(o.Groups) > 0 {
+		if o.Audience+o.CA+o.ClientSecretFile+o.RedirectURL != "" || len(o.Groups) > 0 {
 			report("auth.oidc.issuer", "is missing: the URL of the OpenID Connect provider")
 		}
 		return
@@ -429,6 +429,9 @@ func (o OIDC) check(report reportFunc) {
 		report("auth.oidc.issuer", "%q is no URL of a provider, such as https://login.example.org", redactURL(o.Issuer))
 	case u.Scheme != "https" && !(u.Scheme == "http" && IsLoopback(u.Hostname())):
 		report("auth.oidc.issuer", "%q: a provider outside this host is asked over https:// only", o.Issuer)
+	}
+	if back, err := url.Parse(o.RedirectURL); o.RedirectURL != "" && (err != nil || back.Host == "" || back.Path != "/auth/oidc/callback" || back.Scheme != "https" && !(back.Scheme == "http" && IsLoopback(back.Hostname()))) {
+		report("auth.oidc.redirectURL", "%q is no address of this hub to which a provider leads back, such as https://hub.example.org/auth/oidc/callback", redactURL(o.RedirectURL))
 	}
 	for field, value := range map[string]string{"audience": o.Audience, "userClaim": o.UserClaim, "groupsClaim": o.GroupsClaim} {
 		if value == "" {

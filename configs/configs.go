@@ -424,12 +424,15 @@ type HubAuth struct {
 
 // OIDC says whom an OpenID Connect provider vouches for, and what its groups may do. Without an issuer there is none.
 type OIDC struct {
-	Issuer      string      `yaml:"issuer"`
-	Audience    string      `yaml:"audience"`
-	UserClaim   string      `yaml:"userClaim"`
-	GroupsClaim string      `yaml:"groupsClaim"`
-	CA          string      `yaml:"ca" file:"true"`
-	Groups      []OIDCGroup `yaml:"groups"`
+	Issuer      string `yaml:"issuer"`
+	Audience    string `yaml:"audience"`
+	UserClaim   string `yaml:"userClaim"`
+	GroupsClaim string `yaml:"groupsClaim"`
+	// ClientSecretFile and RedirectURL are for sign-ins with a browser.
+	ClientSecretFile string      `yaml:"clientSecretFile" file:"true"`
+	RedirectURL      string      `yaml:"redirectURL"`
+	CA               string      `yaml:"ca" file:"true"`
+	Groups           []OIDCGroup `yaml:"groups"`
 }
 
 // OIDCGroup is what the members of a group may do.

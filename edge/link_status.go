@@ -160,7 +160,7 @@ func nodeReporter(o Options, tw *twin.Twin, up *linkStatus, space *datadir.DiskS
 	own := nodeReport(o.Version)
 	return func() resource.Node {
 		l, s := up.now(), tw.Stats()
-		n := resource.Node{Metadata: resource.Meta{Name: o.Config.Node.Name}, Status: resource.NodeStatus{
+		n := resource.Node{Metadata: resource.Meta{Name: o.Config.Node.Name, Labels: tw.NodeLabels()}, Status: resource.NodeStatus{
 			State: resource.Offline, LastSeen: resource.FormatTime(l.since), Version: o.Version, Devices: s.Devices, SystemInfo: own.SystemInfo,
 		}}
 		switch {

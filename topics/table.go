@@ -136,7 +136,7 @@ var contractTable = [...]Topic{
 	{KindAgent, "agent", OwnerEdge, 1, true, "AgentReport", agentRoles, peopleRoles, "what the node's agent has applied, and what it sees of the host"},
 	{KindAgentState, "agent/state", OwnerEdge, 1, true, "PresenceState", agentRoles, peopleRoles, "the agent's presence: online, or offline as published by its will"},
 	{KindDiscovererState, "discoverer/state", OwnerEdge, 1, true, "PresenceState", discovererRoles, peopleRoles, "edgediscovery's presence: online, or offline as published by its will"},
-	{KindMembership, "membership", OwnerCloud, 1, true, "Membership", noRoles, watcherRoles, "the devices that belong to the node"},
+	{KindMembership, "membership", OwnerCloud, 1, true, "Membership", noRoles, watcherRoles, "the devices that belong to the node, and the node's labels"},
 	{KindMembershipPart, "membership/parts/{part}", OwnerCloud, 1, true, "Part", noRoles, watcherRoles, "one part of a membership too large for one value"},
 	{KindDevice, "devices/{device}", OwnerCloud, 1, true, "Bundle", noRoles, watcherRoles, "the whole Device with its model"},
 	{KindDevicePart, "devices/{device}/parts/{part}", OwnerCloud, 1, true, "Part", noRoles, watcherRoles, "one part of a Device too large for one value"},

@@ -243,11 +243,15 @@ const pagePath = "/ui/"
 func (s *server) isPublic(r *http.Request) bool {
 	page := s.Page.Handler != nil && (strings.HasPrefix(r.URL.Path, pagePath) || r.URL.Path == "/" && strings.Contains(r.Header.Get("Accept"), "text/html"))
 	browser := s.Page.Browsers != nil && (r.URL.Path == "/session" || r.URL.Path == "/mqtt")
-	return page || browser || slices.Contains(publicPaths, r.URL.Path) || webhook.IsRequest(r)
+	provider := s.Page.Provider != nil && strings.HasPrefix(r.URL.Path, providerPath)
+	return page || browser || provider || slices.Contains(publicPaths, r.URL.Path) || webhook.IsRequest(r)
 }
 
 // loginPath says at which OpenID Connect provider people sign in.
 const loginPath = "/auth/oidc"
+
+// providerPath is where browsers sign in at it.
+const providerPath = loginPath + "/"
 
 // authenticate identifies the user of each request.
 func (s *server) authenticate(next http.Handler) http.Handler {

@@ -89,6 +89,8 @@ type PageOptions struct {
 	Handler http.Handler
 	// Browsers serves /session and /mqtt, for people with a browser; nil: neither is served.
 	Browsers BrowserServer
+	// Provider signs browsers in at an OpenID Connect provider, below /auth/oidc/; nil: there is none.
+	Provider http.Handler
 	// Diagnose serves /doctor/{node}: what edgebus doctor says of a node, by what the hub knows; nil: nobody can say.
 	Diagnose func(ctx context.Context, node string) (any, error)
 }
@@ -178,6 +180,9 @@ func (s *server) routes() http.Handler {
 	if s.Page.Browsers != nil {
 		mux.Handle("/session", s.handle(s.Page.Browsers.ServeSignIn))
 		mux.Handle("GET /mqtt", s.answerErrors(s.Page.Browsers.ServeWebSocket))
+	}
+	if s.Page.Provider != nil {
+		mux.Handle("GET "+providerPath, s.Page.Provider)
 	}
 	mux.HandleFunc("GET /healthz", alive)
 	mux.HandleFunc("GET /livez", alive)

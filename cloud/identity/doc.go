@@ -3,6 +3,18 @@
 //
 // It never decides what a user may do; it returns the user's name, role and nodes, and when they expire. It never keeps a token,
 // only its SHA-256.
+//
+// # Files, in reading order
+//
+//   - doc.go: [Bearer], which knows both kinds of users.
+//   - tokens.go: the tokens that the hub makes, and who may.
+//   - http.go: the API for them.
+//   - oidc.go: the ID tokens of a provider.
+//   - browser.go: how a browser is led to the provider and back.
+//
+// # Where to add
+//
+//   - Another way to sign in is another verifier beside [OIDC], which [Bearer] asks.
 package identity
 
 import (

@@ -19,6 +19,7 @@ import (
 
 	"github.com/coreos/go-oidc/v3/oidc"
 	"github.com/rs/zerolog"
+	"golang.org/x/oauth2"
 
 	"github.com/edgebus/edgebus/broker"
 	"github.com/edgebus/edgebus/topics"
@@ -34,12 +35,16 @@ type Grant struct {
 
 // OIDCOptions are what an OIDC verifier is made from.
 type OIDCOptions struct {
-	Issuer        string // URL
-	Audience      string // the client identifier that tokens are made for
-	UserClaim     string // whose value is the user's name
-	GroupsClaim   string // whose value is a list of groups, or one
-	Grants        []Grant
-	Roots         *x509.CertPool // authorities that are trusted for the issuer; nil: the system's
+	Issuer      string // URL
+	Audience    string // the client identifier that tokens are made for
+	UserClaim   string // whose value is the user's name
+	GroupsClaim string // whose value is a list of groups, or one
+	Grants      []Grant
+	Roots       *x509.CertPool // authorities that are trusted for the issuer; nil: the system's
+	// ClientSecretFile holds the client's secret, for browsers' sign-ins; empty: it has none.
+	ClientSecretFile string
+	// RedirectURL is where the provider leads browsers back to; empty: CallbackPath of the address that the browser has come to.
+	RedirectURL   string
 	Log           zerolog.Logger
 	Now           func() time.Time
 	retryInterval time.Duration
@@ -60,6 +65,8 @@ type OIDC struct {
 
 	asking   sync.Mutex // is held while the provider is asked for its configuration
 	verifier *oidc.IDTokenVerifier
+	endpoint oauth2.Endpoint
+	scopes   []string  // that the provider says it has
 	failed   error     // why there is no verifier
 	tried    time.Time // when the provider was asked last
 
@@ -134,10 +141,12 @@ func (v *OIDC) verifierOf(ctx context.Context, p *oidc.Provider) (*oidc.IDTokenV
 	var found struct {
 		Keys       string   `json:"jwks_uri"`
 		Algorithms []string `json:"id_token_signing_alg_values_supported"`
+		Scopes     []string `json:"scopes_supported"`
 	}
 	if err := p.Claims(&found); err != nil {
 		return nil, err
 	}
+	v.endpoint, v.scopes = p.Endpoint(), found.Scopes
 	algorithms := slices.DeleteFunc(found.Algorithms, func(a string) bool { return !slices.Contains(signingAlgorithms, a) })
 	keys := keySet{oidc.NewRemoteKeySet(oidc.ClientContext(context.WithoutCancel(ctx), v.client), found.Keys)}
 	return oidc.NewVerifier(v.o.Issuer, keys, &oidc.Config{ClientID: v.o.Audience, Now: v.o.Now, SupportedSigningAlgs: algorithms}), nil

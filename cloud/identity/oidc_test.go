@@ -30,6 +30,8 @@ type testProvider struct {
 	asked  atomic.Int32
 	clock  *clock
 	oidc   *OIDC
+	// exchange answers the request for a token, if not nil.
+	exchange http.HandlerFunc
 }
 
 func newTestProvider(t testing.TB, change func(*OIDCOptions)) *testProvider {
@@ -43,6 +45,10 @@ func newTestProvider(t testing.TB, change func(*OIDCOptions)) *testProvider {
 		r.asked.Add(1)
 		if r.away.Load() {
 			http.Error(w, "away", http.StatusBadGateway)
+			return
+		}
+		if q.URL.Path == "/token" && r.exchange != nil {
+			r.exchange(w, q)
 			return
 		}
 		provider.ServeHTTP(w, q)

@@ -233,7 +233,11 @@ func (ds *devices) putMembership(b *batch, n *node) {
 	if names == nil {
 		names = []string{}
 	}
-	n.putShared(b, membershipKey, resource.Membership{Devices: names}, "")
+	m := resource.Membership{Devices: names}
+	if len(names) > 0 { // a map without a device is the same on all hubs: see emptyMapDigests
+		m.Labels = n.nodes.labels[n.name]
+	}
+	n.putShared(b, membershipKey, m, "")
 	ds.status.node(n.name)
 }
 

@@ -2,6 +2,7 @@ package twin
 
 import (
 	"context"
+	"maps"
 	"slices"
 	"time"
 
@@ -21,6 +22,7 @@ type nodes struct {
 	byName     map[string]*node
 	names      []string        // in order
 	registered map[string]bool // the names of the Nodes that there are
+	labels     map[string]map[string]string
 }
 
 // get finds a node's state, or makes it.
@@ -88,6 +90,19 @@ func (ns *nodes) setRegistered(name string, there bool) {
 		for device := range n.bound {
 			ns.status.device(device)
 		}
+	}
+}
+
+// setLabels notes the labels of a Node, which the node is told with its devices.
+func (ns *nodes) setLabels(b *batch, name string, labels map[string]string) {
+	if maps.Equal(ns.labels[name], labels) {
+		return
+	}
+	if delete(ns.labels, name); len(labels) > 0 {
+		ns.labels[name] = labels
+	}
+	if n := ns.byName[name]; n != nil && len(n.bound) > 0 {
+		b.changedMembers[n] = true
 	}
 }
 

@@ -127,3 +127,32 @@ func TestANodeDeletedJustBeforeTheHubDiedIsShownAgain(t *testing.T) {
 	require.NoError(t, err)
 	require.Empty(t, stored.Items)
 }
+
+func TestANodeIsToldItsLabelsWithItsDevices(t *testing.T) {
+	r, c := newJoinedRig(t)
+	label := func(labels map[string]string) {
+		t.Helper()
+		require.Eventually(t, func() bool { // its status may be written meanwhile
+			o, err := r.store.Get(context.Background(), nodeObjectKey)
+			if err != nil {
+				return false
+			}
+			var n resource.Node
+			require.NoError(t, json.Unmarshal(o.Data, &n))
+			n.Metadata.Labels = labels
+			data, err := json.Marshal(n)
+			require.NoError(t, err)
+			_, err = r.store.Update(context.Background(), store.Object{Key: o.Key, Data: data}, o.Rev)
+			return err == nil
+		}, testTimeout, pollInterval)
+	}
+	label(map[string]string{"site": "hall", "area": "a"})
+	c.gets("membership", `{"devices":["lamp"],"labels":{"area":"a","site":"hall"}}`)
+	r.restart()
+	r.connect(c)
+	c.gets("membership", `{"devices":["lamp"],"labels":{"area":"a","site":"hall"}}`)
+	label(map[string]string{"site": "yard"})
+	c.gets("membership", `{"devices":["lamp"],"labels":{"site":"yard"}}`)
+	label(nil)
+	c.gets("membership", `{"devices":["lamp"]}`)
+}

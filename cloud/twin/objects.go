@@ -2,6 +2,7 @@ package twin
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"time"
 
@@ -109,6 +110,7 @@ func (t *Twins) replaceAll(b *batch, kind string, objs []store.Object) {
 		for name := range t.nodes.registered {
 			if !have["/"+name] {
 				t.nodes.setRegistered(name, false)
+				t.nodes.setLabels(b, name, nil)
 			}
 		}
 		t.nodes.showMissing(func(name string) bool { return have["/"+name] })
@@ -134,12 +136,19 @@ func (t *Twins) changed(b *batch, kind string, o store.Object, deleted bool) {
 	case resource.KindNode:
 		t.nodes.setRegistered(o.Name, !deleted)
 		if deleted {
+			t.nodes.setLabels(b, o.Name, nil)
 			t.httpPresence.forget(o.Name)
 			t.nodes.forget(b, o.Name)
 			return
 		}
 		if n := t.nodes.byName[o.Name]; n != nil {
 			n.lacksNode = false
+		}
+		var meta struct {
+			Metadata struct{ Labels map[string]string }
+		}
+		if err := json.Unmarshal(o.Data, &meta); err == nil { // what can't be read is told by who writes its status
+			t.nodes.setLabels(b, o.Name, meta.Metadata.Labels)
 		}
 		t.status.node(o.Name)
 	}

@@ -193,7 +193,7 @@ func (t *Twins) connectParts() {
 	t.reportWatches = &reportWatches{host: host}
 	t.nodes = &nodes{
 		opts: opts, host: host, status: t.status, reports: t.reportWatches, started: opts.Now(),
-		byName: make(map[string]*node), registered: make(map[string]bool),
+		byName: make(map[string]*node), registered: make(map[string]bool), labels: make(map[string]map[string]string),
 	}
 	t.reportWatches.nodes = t.nodes
 	t.devices = &devices{

@@ -141,3 +141,13 @@ func TestALargeModelArrivesWhole(t *testing.T) {
 	r.restart()
 	require.NoError(t, r.send("devices/plant/reported/p2998", "x"))
 }
+
+func TestTheNodeKnowsItsLabels(t *testing.T) {
+	r := newRig(t)
+	r.connect()
+	require.Nil(t, r.twin.NodeLabels())
+	r.want("membership", `{"devices":["lamp"],"labels":{"site":"hall"}}`, 1)
+	require.Eventually(t, func() bool { return r.twin.NodeLabels()["site"] == "hall" }, testTimeout, 2*time.Millisecond)
+	r.restart()
+	require.Equal(t, map[string]string{"site": "hall"}, r.twin.NodeLabels())
+}

@@ -2,6 +2,7 @@ package twin
 
 import (
 	"cmp"
+	"encoding/json"
 	"slices"
 	"strconv"
 	"strings"
@@ -182,6 +183,17 @@ func (r *reader) deviceWithStatus(name string, mappers []resource.Mapper) (resou
 		}
 	}
 	return d, true
+}
+
+// NodeLabels are the node's labels, as the hub knows them; nil: none, or there is no device.
+func (r *reader) NodeLabels() map[string]string {
+	r.host.RLock()
+	defer r.host.RUnlock()
+	var m resource.Membership
+	if text, exists, ok := r.down.document("membership"); exists && ok {
+		_ = json.Unmarshal(text, &m) // what can't be read has no labels
+	}
+	return m.Labels
 }
 
 // Changes lists the devices that were changed or removed after revision since and up to rev, in order. more is closed with the next

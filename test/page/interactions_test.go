@@ -237,11 +237,7 @@ func TestNoSiteFramesThePageOrWritesThroughIt(t *testing.T) {
 func TestOneSignsInWithAFormThatLeadsBackAndSignsOut(t *testing.T) {
 	bin, err := filepath.Abs("../../bin")
 	require.NoError(t, err)
-	hash := exec.Command(filepath.Join(bin, "edgebus"), "passwd")
-	hash.Stdin = strings.NewReader("correct horse\n")
-	out, err := hash.CombinedOutput()
-	require.NoError(t, err, "%s", out)
-	p := startHub(t, bin, strings.TrimSpace(string(out)))
+	p := startHub(t, bin, passwordHash(t, bin, "correct horse"))
 	ctx := startBrowser(t)
 	p.open(t, ctx, "/ui/nodes?state=offline")
 	awaitText(t, ctx, "Sign in")

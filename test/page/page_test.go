@@ -64,11 +64,16 @@ func startDemo(t *testing.T) *programs {
 
 // startHub starts a hub that has the user ann, and lets nobody else in.
 func startHub(t *testing.T, bin, hash string) *programs {
-	p := &programs{t: t, hub: freeAddress(t)}
+	return startHubWith(t, bin, freeAddress(t), fmt.Sprintf("users: [{name: ann, passwordHash: '%s', role: operator, nodes: ['*']}]", hash))
+}
+
+// startHubWith starts a hub with settings of auth.
+func startHubWith(t *testing.T, bin, address, auth string) *programs {
+	p := &programs{t: t, hub: address}
 	dir := t.TempDir()
 	config := filepath.Join(dir, "hub.yaml")
-	require.NoError(t, os.WriteFile(config, []byte(fmt.Sprintf("mqtt: {listen: %s}\nhttp: {listen: %s}\ndata: {dir: %s}\nauth: {users: [{name: ann, passwordHash: '%s', role: operator, nodes: ['*']}]}\n",
-		freeAddress(t), p.hub, filepath.Join(dir, "data"), hash)), 0o600))
+	require.NoError(t, os.WriteFile(config, []byte(fmt.Sprintf("mqtt: {listen: %s}\nhttp: {listen: %s}\ndata: {dir: %s}\nauth: {%s}\n",
+		freeAddress(t), p.hub, filepath.Join(dir, "data"), auth)), 0o600))
 	p.cmd = exec.Command(filepath.Join(bin, "cloudhub"), "--config", config)
 	var out bytes.Buffer
 	p.cmd.Stderr = &out

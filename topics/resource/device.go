@@ -291,6 +291,8 @@ func NewBundle(d Device, m DeviceModel) Bundle {
 // Membership is the payload of membership.
 type Membership struct {
 	Devices []string `json:"devices"`
+	// Labels are those of the Node on the hub. A node without devices is told none.
+	Labels map[string]string `json:"labels,omitempty"`
 }
 
 // Problem is the payload of devices/{device}/problem, why a device is not online or what else is wrong with it, and of

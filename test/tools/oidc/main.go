@@ -1,6 +1,6 @@
 // Command oidc-provider is an OpenID Connect provider for tests: zitadel's library with its in-memory storage. People are
 // ann (groups plant-admins and everybody) and bob (everybody); the password of both is "verysecure". Its client for the device
-// flow is edgebus, with the secret "secret".
+// flow is edgebus, with the secret "secret"; with --redirect there is also the client page, for browsers, with the same secret.
 package main
 
 import (
@@ -50,14 +50,15 @@ func (s withGroups) SetUserinfoFromRequest(ctx context.Context, u *oidc.UserInfo
 func main() {
 	listen := flag.String("listen", "127.0.0.1:0", "address; port 0 takes a free one")
 	file := flag.String("issuer-file", "", "file that gets the issuer's URL once it listens")
+	redirect := flag.String("redirect", "", "address that browsers of the client page are led back to")
 	flag.Parse()
-	if err := run(*listen, *file); err != nil {
+	if err := run(*listen, *file, *redirect); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
 }
 
-func run(listen, file string) error {
+func run(listen, file, redirect string) error {
 	l, err := net.Listen("tcp", listen)
 	if err != nil {
 		return err
@@ -68,6 +69,9 @@ func run(listen, file string) error {
 	}
 	p := people{"ann": {"plant-admins", "everybody"}, "bob": {"everybody"}}
 	clients := map[string]*storage.Client{"edgebus": storage.DeviceClient("edgebus", "secret")}
+	if redirect != "" {
+		clients["page"] = storage.WebClient("page", "secret", redirect)
+	}
 	s := withGroups{storage.NewStorageWithClients(p, clients), p}
 	return http.Serve(l, exampleop.SetupServer(issuer, s, slog.New(slog.DiscardHandler), false))
 }

@@ -1,6 +1,6 @@
 // The form to sign in. It leads back to where one came from, since the address stays.
-import { useState } from 'preact/hooks';
-import { call, user, why, whoami } from './api';
+import { useEffect, useState } from 'preact/hooks';
+import { call, get, query, user, why, whoami } from './api';
 import { Failure } from './ui';
 
 export function SignIn() {
@@ -8,6 +8,8 @@ export function SignIn() {
   const [byToken, setByToken] = useState(false);
   const [error, setError] = useState<unknown>();
   const [busy, setBusy] = useState(false);
+  const [provider, setProvider] = useState('');
+  useEffect(() => void get('/auth/oidc').then((p) => setProvider(new URL(p.issuer).hostname), () => undefined), []);
   const field = (k: keyof typeof f) => ({ value: f[k], onInput: (e: any) => setF({ ...f, [k]: e.currentTarget.value }) });
   const send = async (e: Event) => {
     e.preventDefault();
@@ -17,6 +19,7 @@ export function SignIn() {
   };
   return <main class="signin"><form class="card form" onSubmit={send}><h1>Edgebus</h1>
     {user.value === null && why.value && !/^not signed in/.test(why.value) && <p class="dim">{why.value}</p>}
+    {provider && <div class="wide actions"><a class="button primary" href={`/auth/oidc/browser${query({ to: location.pathname + location.search })}`}>Sign in at {provider}</a></div>}
     {byToken ? <label class="wide">Token<input key="token" type="password" required autocomplete="off" {...field('token')} autofocus /></label>
       : <><label class="wide">User<input key="user" required autocomplete="username" {...field('user')} autofocus /></label><label class="wide">Password<input type="password" required autocomplete="current-password" {...field('password')} /></label></>}
     <Failure error={error} />
