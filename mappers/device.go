@@ -82,11 +82,7 @@ type property struct {
 	before        string // what was reported before it was opened
 
 	relinquishes bool // the driver takes back what was written when nothing is desired any more
-	// nearest returns the value that the device has after a value was written to it; nil: the same value. It doesn't call the driver:
-	// round does, and rounded has its answers; see worker.learnNearest.
-	nearest func(value string) (string, error)
-	round   func(value string) (string, error)
-	rounded map[string]roundedValue
+	valueRounder
 
 	appliedVer      uint64 // the last version applied: the user property "for"
 	current         string // the value that the device has, if known
@@ -101,6 +97,14 @@ type property struct {
 	again     bool          // it had not within confirmWithin, and was written once more
 	overtaken bool          // it had not, when a newer value came: what is read may be older than both
 	reading   readState
+}
+
+// valueRounder is how a property's values are rounded by its device. nearest returns the value that the device has after a value was written to
+// it; nil: the same value. It doesn't call the driver: round does, and rounded has its answers; see worker.learnNearest.
+type valueRounder struct {
+	nearest func(value string) (string, error)
+	round   func(value string) (string, error)
+	rounded map[string]roundedValue
 }
 
 // writtenValue is a value that was written and that the device doesn't show yet.

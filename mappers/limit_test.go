@@ -18,9 +18,9 @@ func TestWhatADeviceTakesAtOnceIsLearntToldAndDoubted(t *testing.T) {
 		l.Learn(5, "takes %d: set maxThings")
 		require.Equal(t, 5, l.Most())
 		require.Equal(t, "takes 5: set maxThings", told["MaxThings"])
-		time.Sleep(doubtAfter - 1)
+		time.Sleep(doubtAfter - time.Second)
 		require.Equal(t, 5, l.Most())
-		time.Sleep(1)
+		time.Sleep(time.Second)
 		require.Equal(t, 20, l.Most())
 		require.Empty(t, told["MaxThings"], "what was told ends with the doubt")
 

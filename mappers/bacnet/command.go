@@ -59,7 +59,7 @@ type network struct {
 }
 
 func (n *network) addFlags(c *cobra.Command, wait time.Duration) {
-	c.Flags().StringVar(&n.Listen, "listen", "0.0.0.0:0", "UDP address to ask from; devices that broadcast their answer need port 47808, which a running mapper has")
+	c.Flags().StringVar(&n.Listen, "listen", "0.0.0.0:0", "UDP address to ask from")
 	c.Flags().StringVar(&n.Broadcast, "broadcast", "255.255.255.255:47808", "where Who-Is goes to: a subnet's broadcast address, or one device")
 	c.Flags().StringVar(&n.BBMD, "bbmd", "", "host that passes broadcasts on to other subnets")
 	c.Flags().DurationVar(&n.Timeout, "timeout", 3*time.Second, "how long a device may take to answer")
@@ -74,6 +74,7 @@ func (n *network) run(c *cobra.Command, do func(ctx context.Context, client *wir
 	}
 	ctx, stop := signal.NotifyContext(ctx, os.Interrupt, syscall.SIGTERM)
 	defer stop()
+	n.Hear = wire.BroadcastAddresses()
 	client, err := wire.NewClient(n.Options)
 	if err != nil {
 		return cmd.Failed(err)

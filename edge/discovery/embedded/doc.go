@@ -4,7 +4,7 @@
 // # Files, in reading order
 //
 //	embedded.go   Programs
-//	debugecho.go, udev.go, onvif.go, opcua.go, mdns.go, mqtt.go, modbus.go
+//	debugecho.go, udev.go, onvif.go, opcua.go, mdns.go, mqtt.go, modbus.go, bacnet.go
 //
 // # Where to add
 //

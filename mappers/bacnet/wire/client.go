@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"slices"
 	"sync"
 	"time"
 )
@@ -14,8 +15,12 @@ import (
 type Options struct {
 	// Listen is the UDP address that answers and notifications come to. Devices broadcast I-Am to port 47808.
 	Listen string
-	// Broadcast is where Who-Is goes to: 255.255.255.255:47808, a subnet's broadcast address, or a single device.
+	// Broadcast is where Who-Is goes to: 255.255.255.255:47808, a subnet's broadcast address, or a single device. Empty: only to those that
+	// AskWho names.
 	Broadcast string
+	// Hear are broadcast addresses and ports at which I-Am is heard as well: with port 47808 it is, whoever has that port. What can't be
+	// listened to is left out.
+	Hear []netip.AddrPort
 	// BBMD is the host that passes broadcasts on to other subnets, with which the Client registers as a foreign device. Empty: none.
 	BBMD string
 	// Timeout is how long a device may take to answer.
@@ -26,6 +31,7 @@ type Options struct {
 type Client struct {
 	o         Options
 	conn      *net.UDPConn
+	hears     []*net.UDPConn
 	broadcast netip.AddrPort
 	bbmd      netip.AddrPort
 	done      chan struct{}
@@ -62,18 +68,26 @@ func NewClient(o Options) (*Client, error) {
 		o: o, done: make(chan struct{}), waiting: map[exchange]chan apdu{}, listeners: map[uint32]func(Notification){},
 		processes: map[uint32]Address{}, announced: map[uint32]func(IAm){}, registered: make(chan uint16, 1),
 	}
-	if c.broadcast, err = ResolveHost(o.Broadcast); err != nil {
-		return nil, err
+	if o.Broadcast != "" {
+		if c.broadcast, err = ResolveHost(o.Broadcast); err != nil {
+			return nil, err
+		}
 	}
 	if o.BBMD != "" {
 		if c.bbmd, err = ResolveHost(o.BBMD); err != nil {
 			return nil, err
 		}
 	}
-	if c.conn, err = net.ListenUDP("udp4", local); err != nil {
+	if c.conn, err = listenOwn(local); err != nil {
 		return nil, fmt.Errorf("listen on %s, where BACnet devices send what they announce (another program of this host may have the port): %w", o.Listen, err)
 	}
-	go c.receive()
+	go c.receive(c.conn)
+	for _, address := range o.Hear {
+		if conn, err := listenBroadcast(address.String()); err == nil {
+			c.hears = append(c.hears, conn)
+			go c.receive(conn)
+		}
+	}
 	if c.bbmd.IsValid() {
 		go c.stayRegistered()
 	}
@@ -103,14 +117,17 @@ func (c *Client) Close() error {
 		return nil
 	default:
 		close(c.done)
+		for _, conn := range c.hears {
+			_ = conn.Close()
+		}
 		return c.conn.Close()
 	}
 }
 
-func (c *Client) receive() {
+func (c *Client) receive(conn *net.UDPConn) {
 	buffer := make([]byte, 2048)
 	for {
-		n, from, err := c.conn.ReadFromUDPAddrPort(buffer)
+		n, from, err := conn.ReadFromUDPAddrPort(buffer)
 		if errors.Is(err, net.ErrClosed) {
 			return
 		}
@@ -358,16 +375,47 @@ func (c *Client) Announcements(f func(IAm)) (stop func()) {
 }
 
 // WhoIs asks which devices with numbers from low to high there are. Answers come to Announcements.
-func (c *Client) WhoIs(low, high uint32) error {
-	message := encodeUnconfirmed(unconfirmedWhoIs, encodeWhoIs(low, high))
-	_, err := c.conn.WriteToUDPAddrPort(encodePacket(bvlcBroadcast, Address{}, true, false, message), c.broadcast)
-	if c.bbmd.IsValid() {
-		_, err = c.conn.WriteToUDPAddrPort(encodePacket(bvlcDistribute, Address{}, true, false, message), c.bbmd)
+func (c *Client) WhoIs(low, high uint32) (err error) {
+	if c.broadcast.IsValid() {
+		err = c.AskWho(c.broadcast, low, high)
 	}
-	if err != nil {
-		return fmt.Errorf("send Who-Is: %w", err)
+	if c.bbmd.IsValid() {
+		err = c.sendWhoIs(bvlcDistribute, c.bbmd, low, high)
+	}
+	return err
+}
+
+// AskWho is WhoIs to one address, of a device or of all in a subnet.
+func (c *Client) AskWho(to netip.AddrPort, low, high uint32) error {
+	return c.sendWhoIs(bvlcBroadcast, to, low, high)
+}
+
+func (c *Client) sendWhoIs(function byte, to netip.AddrPort, low, high uint32) error {
+	message := encodeUnconfirmed(unconfirmedWhoIs, encodeWhoIs(low, high))
+	if _, err := c.conn.WriteToUDPAddrPort(encodePacket(function, Address{}, true, false, message), to); err != nil {
+		return fmt.Errorf("send Who-Is to %s: %w", to, err)
 	}
 	return nil
+}
+
+// BroadcastAddresses are the addresses at which this host's interfaces hear everybody, with BACnet's port.
+func BroadcastAddresses() (list []netip.AddrPort) {
+	list = append(list, netip.AddrPortFrom(netip.AddrFrom4([4]byte{255, 255, 255, 255}), DefaultPort))
+	addresses, _ := net.InterfaceAddrs()
+	for _, a := range addresses {
+		prefix, err := netip.ParsePrefix(a.String())
+		if err != nil || !prefix.Addr().Is4() || prefix.Bits() > 30 {
+			continue
+		}
+		last := prefix.Masked().Addr().As4()
+		for i := prefix.Bits(); i < 32; i++ {
+			last[i/8] |= 1 << (7 - i%8)
+		}
+		if at := netip.AddrPortFrom(netip.AddrFrom4(last), DefaultPort); !slices.Contains(list, at) {
+			list = append(list, at)
+		}
+	}
+	return list
 }
 
 // Find asks for the device of a number until it answers or ctx ends.

@@ -10,6 +10,7 @@
 //	frame.go    the layers around a request: BACnet/IP, network, application
 //	service.go  the contents of requests and answers
 //	client.go   Client: a request finds its answer
+//	listen_unix.go, listen_other.go  sockets: one for answers, and some that hear broadcasts beside another program
 //	server.go   Server: a device
 //
 // # Where to add

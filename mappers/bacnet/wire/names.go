@@ -86,6 +86,7 @@ type PropertyID uint32
 const (
 	Description     PropertyID = 28
 	FirmwareVersion PropertyID = 44
+	Location        PropertyID = 58
 	MaxPresentValue PropertyID = 65
 	MinPresentValue PropertyID = 69
 	ModelName       PropertyID = 70
@@ -108,7 +109,7 @@ const (
 )
 
 var propertyNames = map[PropertyID]string{
-	Description: "description", FirmwareVersion: "firmwareRevision", MaxPresentValue: "maxPresValue", MinPresentValue: "minPresValue",
+	Description: "description", FirmwareVersion: "firmwareRevision", Location: "location", MaxPresentValue: "maxPresValue", MinPresentValue: "minPresValue",
 	ModelName: "modelName", NumberOfStates: "numberOfStates", ObjectIdentifier: "objectIdentifier", ObjectList: "objectList", ObjectName: "objectName",
 	OutOfService: "outOfService", PresentValue: "presentValue", PriorityArray: "priorityArray", Reliability: "reliability",
 	RelinquishValue: "relinquishDefault", StateText: "stateText", StatusFlags: "statusFlags", Units: "units", VendorID: "vendorIdentifier",

@@ -29,6 +29,7 @@ type Server struct {
 	play        func(ServerRequest) ServerAnswer
 	unknown     byte      // a service that it doesn't know
 	rejects     *ObjectID // an object that it doesn't understand
+	announces   netip.AddrPort
 }
 
 // ServerObject is an object of a Server.
@@ -182,6 +183,13 @@ func (s *Server) RejectObject(id ObjectID) {
 	s.rejects = &id
 }
 
+// AnswerWhoIsAt makes the device send I-Am to an address, such as that of everybody, and not to who asked.
+func (s *Server) AnswerWhoIsAt(to netip.AddrPort) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.announces = to
+}
+
 // Value is an object's present value.
 func (s *Server) Value(id ObjectID) any {
 	s.mu.Lock()
@@ -241,7 +249,7 @@ func (s *Server) iAm() []byte {
 
 func (s *Server) handle(from Address, a apdu) {
 	s.mu.Lock()
-	answers, play := s.answers, s.play
+	answers, play, announces := s.answers, s.play, s.announces
 	s.mu.Unlock()
 	var played ServerAnswer
 	if a.kind == confirmedRequest && play != nil {
@@ -254,6 +262,9 @@ func (s *Server) handle(from Address, a apdu) {
 	case a.kind == unconfirmedRequest && a.service == unconfirmedWhoIs:
 		low, high, err := decodeWhoIs(a.data)
 		if n := s.Device.Instance(); err == nil && n >= low && n <= high {
+			if announces.IsValid() {
+				from = Address{Host: announces}
+			}
 			s.send(from, encodeUnconfirmed(unconfirmedIAm, s.iAm()))
 		}
 	case played.Busy:

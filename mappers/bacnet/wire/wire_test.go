@@ -6,6 +6,8 @@ import (
 	"math"
 	"net"
 	"net/netip"
+	"runtime"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -237,4 +239,38 @@ func checkReencoded(t *testing.T, list []Result) {
 	if err != nil || string(second) != string(b) {
 		t.Fatalf("% x became % x: %v", b, second, err)
 	}
+}
+
+// A device that broadcasts I-Am is heard by a program that doesn't have the port, and answers to the one that has it go to no other.
+func TestWhatIsBroadcastIsHeardBesideTheProgramThatHasThePort(t *testing.T) {
+	if runtime.GOOS != "linux" {
+		t.Skip("sockets that hear broadcasts only, and loopback's broadcast address, are those of Linux")
+	}
+	owner, err := NewClient(Options{Listen: "0.0.0.0:0", Timeout: time.Second})
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = owner.Close() })
+	everybody := netip.AddrPortFrom(netip.MustParseAddr("127.255.255.255"), owner.Addr().Port())
+	var heard [2]atomic.Int32
+	t.Cleanup(owner.Announcements(func(IAm) { heard[0].Add(1) }))
+	ear, err := NewClient(Options{Listen: "127.0.0.1:0", Hear: []netip.AddrPort{everybody}, Timeout: time.Second})
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = ear.Close() })
+	t.Cleanup(ear.Announcements(func(IAm) { heard[1].Add(1) }))
+	s, err := NewServer("127.0.0.1:0", 5, map[ObjectID]*ServerObject{})
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = s.Close() })
+	s.AnswerWhoIsAt(everybody)
+	require.NoError(t, ear.AskWho(s.Addr(), 0, MaxInstance))
+	require.Eventually(t, func() bool { return heard[0].Load() == 1 && heard[1].Load() == 1 }, 10*time.Second, time.Millisecond)
+	s.AnswerWhoIsAt(netip.AddrPortFrom(netip.MustParseAddr("127.0.0.1"), owner.Addr().Port()))
+	require.NoError(t, ear.AskWho(s.Addr(), 0, MaxInstance))
+	require.Eventually(t, func() bool { return heard[0].Load() == 2 }, 10*time.Second, time.Millisecond)
+	require.EqualValues(t, 1, heard[1].Load())
+
+	_, err = NewClient(Options{Listen: owner.Addr().String(), Timeout: time.Second})
+	require.ErrorContains(t, err, "another program of this host may have the port")
+	require.NoError(t, owner.Close())
+	again, err := NewClient(Options{Listen: owner.Addr().String(), Timeout: time.Second})
+	require.NoError(t, err, "who hears broadcasts is not in the way")
+	require.NoError(t, again.Close())
 }
