@@ -62,7 +62,7 @@ race: needs needs-gcc $(TOOLS)/gotestsum ## run the packages' tests with the rac
 	@$(call TESTS,race,$(UNIT),-race -timeout 15m,CGO_ENABLED=1)
 
 .PHONY: e2e
-e2e: needs $(TOOLS)/gotestsum $(TOOLS)/kubectl $(TOOLS)/oidc-provider $(TOOLS)/controller $(TOOLS)/helm build ## run the scripts against the real programs
+e2e: needs needs-shells $(TOOLS)/gotestsum $(TOOLS)/kubectl $(TOOLS)/oidc-provider $(TOOLS)/controller $(TOOLS)/helm build ## run the scripts against the real programs
 	@$(call TESTS,e2e,./test/e2e/... ./test/kube/...,$(PARALLEL) -count=1 -timeout 10m)
 
 .PHONY: interop
@@ -165,6 +165,10 @@ needs:
 		ip=iproute2 /usr/sbin/tc=iproute2 kubectl=kubernetes-client dbus-daemon=dbus-daemon \
 		/usr/lib/python3/dist-packages/kubernetes=python3-kubernetes /usr/lib/python3/dist-packages/grpc=python3-grpcio /usr/lib/python3/dist-packages/google/protobuf=python3-protobuf \
 		protoc=protobuf-compiler grpc_python_plugin=protobuf-compiler-grpc
+
+.PHONY: needs-shells
+needs-shells: # that complete the command line of edgebus
+	@scripts/needs.sh zsh=zsh fish=fish /usr/share/bash-completion/bash_completion=bash-completion python3=python3
 
 .PHONY: needs-bench
 needs-bench: # the broker that ours is compared with, and the tool that keeps both on a core

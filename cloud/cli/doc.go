@@ -11,7 +11,7 @@
 //	exitcode            errors that know the exit code
 //	printer, terminal   tables, documents, texts; what only a terminal is shown: colours, progress, the question for a password
 //	signin              OpenID Connect: logging in, and renewing a token
-//	objects             get, watch, describe, kinds, apply, delete, export
+//	objects             get, watch, describe, events, wait, explain, kinds, apply, diff, edit, label, annotate, delete, export
 //	devices             twin, call, tree, pub, sub
 //	tree                a node's topics, followed at a broker and drawn
 //	nodes               invite, approve, deny, node, authority, mapper, rollout, upgrade, artifact, blob

@@ -139,6 +139,13 @@ func (o Object) Manifest() (map[string]any, error) {
 	return tree, nil
 }
 
+// Change is what a write made of an object.
+type Change struct {
+	Outcome
+	Before Object // empty if there was none
+	After  Object
+}
+
 // Apply creates an object, or changes it as a manifest says, and leaves fields alone that the manifest doesn't have. Fields
 // that an earlier apply had, and this one doesn't, are removed.
 //
@@ -147,13 +154,13 @@ func (o Object) Manifest() (map[string]any, error) {
 // something is applied like any manifest: it may have been edited.
 //
 // An object that is being deleted would take what is applied with it: its end is waited for, and then it is created.
-func (c *Client) Apply(ctx context.Context, k Kind, namespace string, o Object, how WriteOptions) (Outcome, error) {
+func (c *Client) Apply(ctx context.Context, k Kind, namespace string, o Object, how WriteOptions) (Change, error) {
 	if !k.Namespaced {
 		namespace = ""
 	}
 	wanted, err := o.annotated(namespace)
 	if err != nil {
-		return "", err
+		return Change{}, err
 	}
 	for try := 0; ; try++ {
 		current, err := c.afterDeletion(ctx, k, namespace, o.Metadata.Name, how)
@@ -162,17 +169,17 @@ func (c *Client) Apply(ctx context.Context, k Kind, namespace string, o Object, 
 			return c.configure(ctx, k, namespace, current, wanted, exported, how)
 		}
 		if !errors.Is(err, resource.NotFound) {
-			return "", err
+			return Change{}, err
 		}
 		body, err := o.forCreate(wanted)
 		if err != nil {
-			return "", err
+			return Change{}, err
 		}
-		_, err = c.Create(ctx, k, namespace, body, how)
+		made, err := c.Create(ctx, k, namespace, body, how)
 		if try == 0 && errors.Is(err, resource.AlreadyExists) { // meanwhile; or in another namespace, then it fails again
 			continue
 		}
-		return Created, err
+		return Change{Outcome: Created, After: made}, err
 	}
 }
 
@@ -249,10 +256,10 @@ func (o Object) annotated(namespace string) (map[string]any, error) {
 	return tree, nil
 }
 
-func (c *Client) configure(ctx context.Context, k Kind, namespace string, current Object, wanted map[string]any, exported bool, how WriteOptions) (Outcome, error) {
+func (c *Client) configure(ctx context.Context, k Kind, namespace string, current Object, wanted map[string]any, exported bool, how WriteOptions) (Change, error) {
 	have, err := current.Tree()
 	if err != nil {
-		return "", err
+		return Change{}, err
 	}
 	// An annotation that is not JSON counts as empty.
 	was, _ := Object{JSON: json.RawMessage(current.Metadata.Annotations[LastApplied])}.Tree()
@@ -261,16 +268,16 @@ func (c *Client) configure(ctx context.Context, k Kind, namespace string, curren
 	}
 	patch := threeWayPatch(was, wanted, have)
 	if len(patch) == 0 || exported && onlyAnnotates(patch) {
-		return Unchanged, nil
+		return Change{Unchanged, current, current}, nil
 	}
 	after, err := c.Patch(ctx, k, namespace, current.Metadata.Name, patch, how)
 	switch {
 	case err != nil:
-		return "", err
+		return Change{}, err
 	case !how.DryRun && after.Metadata.ResourceVersion == current.Metadata.ResourceVersion:
-		return Unchanged, nil // 40 and "40" are one
+		return Change{Unchanged, current, after}, nil // 40 and "40" are one
 	}
-	return Configured, nil
+	return Change{Configured, current, after}, nil
 }
 
 // onlyAnnotates is whether a patch changes nothing but the annotation.

@@ -1,8 +1,3 @@
-// Package client is a client of the hub's HTTP API: it lists the kinds that the hub serves, and gets, lists, watches, creates,
-// applies, patches and deletes objects of any kind. The command edgebus and tests use it. client.go has requests and errors,
-// objects.go kinds, objects and watches, apply.go manifests.
-//
-// It never needs to know a kind in advance: it uses those that the hub lists. It keeps no other state, and never prints.
 package client
 
 import (

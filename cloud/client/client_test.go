@@ -236,7 +236,8 @@ func TestApply(t *testing.T) {
 	apply := func(how WriteOptions, text string) (Outcome, error) {
 		var o Object
 		require.NoError(t, json.Unmarshal([]byte(`{"apiVersion":"edgebus.io/v1alpha1","kind":"Device",`+text+`}`), &o))
-		return c.Apply(t.Context(), k, "default", o, how)
+		change, err := c.Apply(t.Context(), k, "default", o, how)
+		return change.Outcome, err
 	}
 	is := func(want Outcome, text string) {
 		t.Helper()
@@ -288,7 +289,7 @@ func TestApplyWaitsForTheEndOfAnObject(t *testing.T) {
 	}
 	got, err := c.Apply(t.Context(), k, "default", manifest(), WriteOptions{})
 	require.NoError(t, err)
-	require.Equal(t, Created, got)
+	require.Equal(t, Created, got.Outcome)
 	left, err := c.Delete(t.Context(), k, "default", "m", WriteOptions{})
 	require.NoError(t, err)
 	_, err = c.Apply(t.Context(), k, "default", manifest(), WriteOptions{DryRun: true})
@@ -301,7 +302,7 @@ func TestApplyWaitsForTheEndOfAnObject(t *testing.T) {
 	applied := make(chan result)
 	go func() {
 		got, err := c.Apply(t.Context(), k, "default", manifest(), WriteOptions{})
-		applied <- result{got, err}
+		applied <- result{got.Outcome, err}
 	}()
 	_, err = c.Patch(t.Context(), k, "default", "m", map[string]any{"metadata": map[string]any{"finalizers": nil}}, WriteOptions{})
 	require.NoError(t, err)

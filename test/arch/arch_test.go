@@ -154,7 +154,7 @@ func libraryRule(from, to string) string {
 		{"google.golang.org/grpc", []string{"edge/discovery", "mappers/dmi", "broker/daemon/rawgrpc"}, "gRPC appears only where another project's protocol is spoken, and below it"},
 		{"github.com/go-git/go-git", []string{"cloud/sources"}, "git and registries appear only in cloud/sources"},
 		{"github.com/google/go-containerregistry", []string{"cloud/sources"}, "git and registries appear only in cloud/sources"},
-		{"k8s.io/client-go", []string{"cloud/control", "cloud/cli/access"}, "client-go is for tests: what is linked is cloud/client, the queue in cloud/control, and what reads kubeconfigs in cloud/cli/access"},
+		{"k8s.io/client-go", []string{"cloud/control", "cloud/cli/access", "cloud/cli/objects"}, "client-go is for tests: what is linked is cloud/client, the queue in cloud/control, what reads kubeconfigs in cloud/cli/access, and jsonpath in cloud/cli/objects"},
 		{"github.com/stretchr/testify", nil, "testify is for tests"},
 		{"pgregory.net/rapid", nil, "rapid is for tests"},
 		{"go.bug.st/serial", []string{"mappers/modbus"}, "a protocol's library belongs to its driver"},

@@ -109,7 +109,9 @@ func (o *applyOptions) apply(ctx context.Context, m manifest) applyResult {
 	r.label = printer.Label(k, m.object.Metadata.Name)
 	var namespace string
 	if namespace, r.err = manifestNamespace(&o.Hub, k, m.object); r.err == nil {
-		r.outcome, r.err = o.Apply(ctx, k, namespace, m.object, client.WriteOptions{DryRun: o.dryRun, Strict: true})
+		var change client.Change
+		change, r.err = o.Apply(ctx, k, namespace, m.object, client.WriteOptions{DryRun: o.dryRun, Strict: true})
+		r.outcome = change.Outcome
 	}
 	return r
 }

@@ -222,6 +222,9 @@ func (d objectDescription) table(name string, rows [][]string) error {
 
 // kubernetesEvent is an Event of either of Kubernetes' forms.
 type kubernetesEvent struct {
+	InvolvedObject struct {
+		Kind, Namespace, Name string
+	} `json:"involvedObject"`
 	Type           string    `json:"type"`
 	Reason         string    `json:"reason"`
 	Message        string    `json:"message"`

@@ -1,4 +1,5 @@
-// Package objects has the commands for objects of any kind: get, watch, describe, kinds, apply, delete and export.
+// Package objects has the commands for objects of any kind: get, watch, describe,
+// events, wait, explain, kinds, apply, diff, edit, label, annotate, delete and export.
 //
 // It never knows a kind that the hub doesn't list; what it knows of Devices and Nodes only adds to what is printed.
 //
@@ -8,8 +9,15 @@
 //	get.go        get: tables, documents, names
 //	watch.go      watch, and get -w: which values of an object have changed
 //	describe.go   describe
+//	events.go     events
+//	explain.go    explain: the schemas that the hub serves
 //	manifest.go   files with manifests, and the order in which they are applied
+//	selection.go  which objects a command is about: names, manifests, labels
+//	wait.go       wait
 //	apply.go      apply
+//	diff.go       diff
+//	edit.go       edit
+//	label.go      label and annotate
 //	delete.go     delete
 //	export.go     export
 //

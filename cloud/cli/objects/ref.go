@@ -17,7 +17,10 @@ import (
 
 // Commands are those on objects.
 func Commands() []*cobra.Command {
-	return []*cobra.Command{newGet(), newWatch(), newDescribe(), newApply(), newDelete(), newExport(), newKinds()}
+	return []*cobra.Command{
+		newGet(), newWatch(), newDescribe(), newEvents(), newWait(), newExplain(), newKinds(),
+		newApply(), newDiff(), newEdit(), newLabel(), newAnnotate(), newDelete(), newExport(),
+	}
 }
 
 // objectRef is a kind, or with a name one object of it.
