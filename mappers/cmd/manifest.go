@@ -5,6 +5,7 @@ import (
 	"io"
 	"regexp"
 	"strings"
+	"unicode"
 
 	"go.yaml.in/yaml/v3"
 )
@@ -158,20 +159,21 @@ func WriteManifests(w io.Writer, list ...FoundDevice) error {
 func (f FoundDevice) model() modelSpec {
 	model := modelSpec{Properties: []modelProperty{}, Visitors: []modelVisitors{{Protocol: f.Protocol, Visitors: []modelVisitor{}}}}
 	visitors := &model.Visitors[0].Visitors
-	fit := func(taken map[string]bool, name, fallback, title string) (id, shown string) {
+	fit := func(taken map[string]int, name, fallback, title string) (id, shown string) {
 		if id = name; !fitPattern.MatchString(id) {
 			id = FitName(name, fallback)
 		}
-		for base, n := id, 2; taken[id]; n++ {
-			id = fmt.Sprintf("%s-%d", base, n)
+		for base := id; taken[id] > 0; {
+			taken[base]++
+			id = fmt.Sprintf("%s-%d", base, taken[base])
 		}
-		taken[id] = true
+		taken[id] = 1
 		if title == "" && name != id {
 			title = name
 		}
-		return id, title
+		return id, fitTitle(title)
 	}
-	taken := map[string]bool{}
+	taken := map[string]int{}
 	for _, p := range f.Properties {
 		id, title := fit(taken, p.Name, "property", p.Title)
 		mode := "ReadOnly"
@@ -181,13 +183,13 @@ func (f FoundDevice) model() modelSpec {
 		model.Properties = append(model.Properties, modelProperty{id, title, p.Type, p.Unit, mode, p.Minimum, p.Maximum, p.Enum})
 		*visitors = append(*visitors, modelVisitor{PropertyName: id, ConfirmWithin: p.ConfirmWithin, Words: p.Words, Config: p.Config})
 	}
-	taken = map[string]bool{}
+	taken = map[string]int{}
 	for _, event := range f.Events {
 		id, title := fit(taken, event.Name, "event", "")
 		model.Events = append(model.Events, modelEvent{id, title, event.Enum})
 		*visitors = append(*visitors, modelVisitor{EventName: id, Config: event.Config})
 	}
-	taken = map[string]bool{}
+	taken = map[string]int{}
 	for _, c := range f.Commands {
 		id, title := fit(taken, c.Name, "command", "")
 		command := modelCommand{Name: id, Title: title}
@@ -198,6 +200,15 @@ func (f FoundDevice) model() modelSpec {
 		*visitors = append(*visitors, modelVisitor{CommandName: id, Config: c.Config})
 	}
 	return model
+}
+
+// fitTitle makes a title of what a device calls something: one line of at most 128 characters.
+func fitTitle(s string) string {
+	s = strings.Join(strings.FieldsFunc(strings.ToValidUTF8(s, ""), func(r rune) bool { return unicode.IsSpace(r) || !unicode.IsPrint(r) }), " ")
+	if runes := []rune(s); len(runes) > 128 {
+		return string(runes[:127]) + "…"
+	}
+	return s
 }
 
 // fitPattern is of names of properties that are kept as they are.

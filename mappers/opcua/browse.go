@@ -9,6 +9,7 @@ import (
 	"text/tabwriter"
 
 	"github.com/edgebus/edgebus/mappers/cmd"
+	"github.com/edgebus/edgebus/mappers/jsonpath"
 	"github.com/edgebus/edgebus/mappers/opcua/wire"
 )
 
@@ -18,19 +19,46 @@ var (
 	methodInputs = "InputArguments"
 )
 
+// The bounds of a walk: what is beyond them is left out, and told.
 const (
-	maxDepth = 20
-	maxNodes = 10000
+	maxDepth   = 20
+	maxNodes   = 10000
+	maxMembers = 50 // of one structure that become properties
 )
 
 // treeBrowser walks through a server's objects.
 type treeBrowser struct {
-	session    *wire.Session
+	conn       *connection
 	namespaces []any
 	filter     string // of paths, in lower case
 	progress   io.Writer
 	seen       map[wire.NodeID]bool
 	found      cmd.FoundDevice
+	left       leftOut
+}
+
+// leftOut is what a walk leaves out, by the reason: how often, and where at first.
+type leftOut struct {
+	reasons []string
+	counts  map[string]int
+	first   map[string]string
+}
+
+func (l *leftOut) add(reason string, path []string) {
+	if l.counts == nil {
+		l.counts, l.first = map[string]int{}, map[string]string{}
+	}
+	if l.counts[reason] == 0 {
+		l.reasons = append(l.reasons, reason)
+		l.first[reason] = strings.Join(path, "/")
+	}
+	l.counts[reason]++
+}
+
+func (l *leftOut) tell(w io.Writer) {
+	for _, reason := range l.reasons {
+		_, _ = fmt.Fprintf(w, "left out: %s: %d times, first %s\n", reason, l.counts[reason], clip(l.first[reason]))
+	}
 }
 
 func newTreeBrowser(ctx context.Context, s *wire.Session, filter string, progress io.Writer) (*treeBrowser, error) {
@@ -38,7 +66,9 @@ func newTreeBrowser(ctx context.Context, s *wire.Session, filter string, progres
 	if err != nil {
 		return nil, err
 	}
-	return &treeBrowser{session: s, namespaces: values[0].Value.Values, filter: strings.ToLower(filter), progress: progress, seen: map[wire.NodeID]bool{}}, nil
+	return &treeBrowser{
+		conn: newConnection(s), namespaces: values[0].Value.Values, filter: strings.ToLower(filter), progress: progress, seen: map[wire.NodeID]bool{},
+	}, nil
 }
 
 // reference is a node as a model names it.
@@ -50,12 +80,17 @@ func (b *treeBrowser) reference(n wire.NodeID) string {
 	return n.InNamespace(uri)
 }
 
-// walk adds what is below a node. path has the names on the way to it.
-func (b *treeBrowser) walk(ctx context.Context, node wire.NodeID, path []string, object wire.NodeID) error {
-	if len(path) > maxDepth || len(b.seen) > maxNodes {
-		return fmt.Errorf("the server has more than %d nodes, or deeper than %d: begin with one of them by --root", maxNodes, maxDepth)
+// walk adds what is below a node. path has the names on the way to it. A node that is reached by several ways is added once.
+func (b *treeBrowser) walk(ctx context.Context, node wire.NodeID, path []string) error {
+	if len(path) > maxDepth {
+		b.left.add(fmt.Sprintf("what is deeper than %d (begin there by --root)", maxDepth), path)
+		return nil
 	}
-	refs, err := b.session.Browse(ctx, node, false)
+	refs, err := b.conn.Browse(ctx, node, false)
+	if isStatus(err) && len(path) > 0 {
+		b.left.add(fmt.Sprintf("what can't be browsed: %v", err), path)
+		return nil
+	}
 	if err != nil {
 		return fmt.Errorf("browse %s: %w", node, err)
 	}
@@ -63,33 +98,51 @@ func (b *treeBrowser) walk(ctx context.Context, node wire.NodeID, path []string,
 		if b.seen[ref.Node] || ref.Node == serverObject {
 			continue
 		}
+		at := append(path[:len(path):len(path)], shownName(ref))
+		if len(b.seen) >= maxNodes {
+			b.left.add(fmt.Sprintf("what is beyond %d nodes (begin there by --root)", maxNodes), at)
+			continue
+		}
 		b.seen[ref.Node] = true
-		if len(b.seen)%200 == 0 {
+		if len(b.seen)%1000 == 0 {
 			_, _ = fmt.Fprintf(b.progress, "%d nodes so far\n", len(b.seen))
 		}
-		name := ref.DisplayName
-		if name == "" {
-			name = ref.BrowseName
-		}
-		at := append(path[:len(path):len(path)], name)
 		wanted := b.filter == "" || strings.Contains(strings.ToLower(strings.Join(at, "/")), b.filter)
 		switch {
 		case ref.Class == wire.ClassVariable && wanted:
-			if err := b.variable(ctx, ref.Node, at); err != nil {
-				return err
-			}
+			err = b.variable(ctx, ref.Node, at)
 		case ref.Class == wire.ClassMethod && wanted:
-			if err := b.method(ctx, ref.Node, node, at); err != nil {
-				return err
-			}
+			err = b.method(ctx, ref.Node, node, at)
 		case ref.Class == wire.ClassObject:
-			if err := b.walk(ctx, ref.Node, at, ref.Node); err != nil {
-				return err
-			}
+			err = b.walk(ctx, ref.Node, at)
+		}
+		if err != nil {
+			return err
 		}
 	}
 	return nil
 }
+
+// shownName is what people see of a node.
+func shownName(ref wire.Reference) string {
+	for _, name := range []string{ref.DisplayName, ref.BrowseName, ref.Node.String()} {
+		if name = strings.Join(strings.Fields(strings.ToValidUTF8(name, "")), " "); name != "" {
+			return name
+		}
+	}
+	return "node"
+}
+
+// pathName is the name of what has a path: the end of it, if all of it is too long.
+func pathName(path []string) string {
+	for len(path) > 1 && len(strings.Join(path, " ")) > mostName {
+		path = path[1:]
+	}
+	return strings.Join(path, " ")
+}
+
+// mostName is how long names of properties are at most.
+const mostName = 63
 
 // propertyTypes are those of a model by built-in types.
 var propertyTypes = map[wire.Kind]string{
@@ -102,28 +155,111 @@ var propertyTypes = map[wire.Kind]string{
 const accessWrite = 2
 
 func (b *treeBrowser) variable(ctx context.Context, node wire.NodeID, path []string) error {
-	values, err := b.session.Read(ctx, []wire.ReadRequest{
-		{Node: node, Attribute: wire.AttributeValue}, {Node: node, Attribute: wire.AttributeAccessLevel}, {Node: node, Attribute: wire.AttributeDescription},
-	})
+	values, err := b.conn.Read(ctx, []wire.ReadRequest{{Node: node, Attribute: wire.AttributeValue}, {Node: node, Attribute: wire.AttributeAccessLevel}})
+	if isStatus(err) {
+		b.left.add(fmt.Sprintf("what can't be read: %v", err), path)
+		return nil
+	}
 	if err != nil {
 		return err
 	}
-	value := values[0].Value
-	if value.Kind == wire.KindStructure {
-		return nil
-	}
-	p := cmd.FoundProperty{Name: strings.Join(path, " "), Title: path[len(path)-1], Type: propertyTypes[value.Kind], Config: map[string]string{"node": b.reference(node)}}
-	if p.Type == "" {
-		p.Type = "string"
-	}
-	if value.Array {
-		p.Type = "array"
-	}
+	p := cmd.FoundProperty{Name: pathName(path), Title: path[len(path)-1], Config: map[string]string{"node": b.reference(node)}}
 	if level := values[1].Value.Values; len(level) == 1 {
 		n, _ := level[0].(uint64)
 		p.Writable = n&accessWrite != 0
 	}
-	refs, err := b.session.Browse(ctx, node, true)
+	value := values[0].Value
+	if value.Kind == wire.KindNull {
+		if value, err = b.emptyValue(ctx, node); err != nil {
+			return err
+		}
+	}
+	if value, err = b.conn.types.open(ctx, value); err != nil {
+		return err
+	}
+	if value.Kind == wire.KindStructure {
+		b.structure(value, p, path)
+		return nil
+	}
+	p.Type = propertyType(value)
+	if p.Type == "float" || p.Type == "double" || p.Type == "int" { // others have no units
+		if err := b.unit(ctx, node, &p); err != nil {
+			return err
+		}
+	}
+	b.found.Properties = append(b.found.Properties, p)
+	return nil
+}
+
+// emptyValue is a value of the type of a variable that has none at the moment.
+func (b *treeBrowser) emptyValue(ctx context.Context, node wire.NodeID) (wire.Value, error) {
+	values, err := b.conn.Read(ctx, []wire.ReadRequest{{Node: node, Attribute: wire.AttributeDataType}, {Node: node, Attribute: wire.AttributeValueRank}})
+	if err != nil {
+		return wire.Value{}, err
+	}
+	v := wire.Value{Kind: wire.KindString}
+	if list := values[0].Value.Values; len(list) == 1 {
+		if id, ok := list[0].(wire.NodeID); ok && wire.BuiltIn(id) != wire.KindNull {
+			v.Kind = wire.BuiltIn(id)
+		}
+	}
+	if list := values[1].Value.Values; len(list) == 1 {
+		rank, _ := list[0].(int64)
+		v.Array = rank >= 0
+	}
+	return v, nil
+}
+
+func propertyType(v wire.Value) string {
+	if v.Array {
+		return "array"
+	}
+	if t := propertyTypes[v.Kind]; t != "" {
+		return t
+	}
+	return "string"
+}
+
+// structure adds the members of a structure, and those of structures in it, each as a property.
+func (b *treeBrowser) structure(v wire.Value, p cmd.FoundProperty, path []string) {
+	if v.Array {
+		p.Type = "array"
+		b.found.Properties = append(b.found.Properties, p)
+		return
+	}
+	members := membersOf(v)
+	if members == nil {
+		b.left.add("structures of types that the server doesn't describe", path)
+		return
+	}
+	added := 0
+	b.members(members, p, path, nil, &added)
+	if added > maxMembers {
+		b.left.add(fmt.Sprintf("members of structures that have more than %d (their node, without path, has all)", maxMembers), path)
+	}
+}
+
+func (b *treeBrowser) members(members wire.Members, p cmd.FoundProperty, path []string, at jsonpath.Path, added *int) {
+	for _, m := range members {
+		names := append(path[:len(path):len(path)], m.Name)
+		where := append(at[:len(at):len(at)], m.Name)
+		if inner := membersOf(m.Value); inner != nil {
+			b.members(inner, p, names, where, added)
+			continue
+		}
+		if *added++; *added > maxMembers {
+			return
+		}
+		member := p
+		member.Name, member.Title, member.Type = pathName(names), m.Name, propertyType(m.Value)
+		member.Config = map[string]string{"node": p.Config["node"], "path": formatPath(where)}
+		b.found.Properties = append(b.found.Properties, member)
+	}
+}
+
+// unit adds a number's unit, and its range if it can be written.
+func (b *treeBrowser) unit(ctx context.Context, node wire.NodeID, p *cmd.FoundProperty) error {
+	refs, err := b.conn.Browse(ctx, node, true)
 	if err != nil && !isStatus(err) {
 		return err
 	}
@@ -131,17 +267,16 @@ func (b *treeBrowser) variable(ctx context.Context, node wire.NodeID, path []str
 		if ref.BrowseName != "EngineeringUnits" && ref.BrowseName != "EURange" {
 			continue
 		}
-		v, err := b.session.Read(ctx, []wire.ReadRequest{{Node: ref.Node, Attribute: wire.AttributeValue}})
+		v, err := b.conn.Read(ctx, []wire.ReadRequest{{Node: ref.Node, Attribute: wire.AttributeValue}})
 		if err != nil {
 			return err
 		}
 		if ref.BrowseName == "EngineeringUnits" {
 			p.Unit = wire.UnitName(v[0].Value)
-		} else if low, high, ok := wire.UnitRange(v[0].Value); ok && p.Writable && (p.Type == "float" || p.Type == "double" || p.Type == "int") {
+		} else if low, high, ok := wire.UnitRange(v[0].Value); ok && p.Writable {
 			p.Minimum, p.Maximum = &low, &high
 		}
 	}
-	b.found.Properties = append(b.found.Properties, p)
 	return nil
 }
 
@@ -151,11 +286,11 @@ func isStatus(err error) bool {
 }
 
 func (b *treeBrowser) method(ctx context.Context, node, object wire.NodeID, path []string) error {
-	arguments, err := inputArguments(ctx, b.session, node)
+	arguments, err := inputArguments(ctx, b.conn.Session, node)
 	if err != nil && !isStatus(err) {
 		return err
 	}
-	c := cmd.FoundCommand{Name: strings.Join(path, " "), Config: map[string]string{"object": b.reference(object), "method": b.reference(node)}}
+	c := cmd.FoundCommand{Name: pathName(path), Config: map[string]string{"object": b.reference(object), "method": b.reference(node)}}
 	switch len(arguments) {
 	case 0:
 	case 1:

@@ -37,7 +37,10 @@ protocol is "opcua". The Device says where the server is, and how it is signed i
 and its model's visitors say which variable is which property:
 
   node: nsu=http://vendor/press;s=Temperature (or ns=2;s=Temperature, i=2258)
-  index: 0 (of an array)    samplingInterval: 500ms
+  index: 0 (of an array)    path: Axes[1].Load (of a structure)    samplingInterval: 500ms
+
+Events of the server are events of the model: notifier (default: the server), type, source,
+minSeverity, field (what the event says; default: time, source, severity and message).
 
 Security is the best that the server offers. The server must trust this mapper's certificate:
 mapper-opcua certificate prints it. mapper-opcua browse writes a Device and a DeviceModel.`,
@@ -129,9 +132,10 @@ func browseCommand(out, progress io.Writer) *cobra.Command {
 				if f.policy != "auto" {
 					b.found.Config["securityPolicy"] = f.policy
 				}
-				if err := b.walk(ctx, from, nil, from); err != nil {
+				if err := b.walk(ctx, from, nil); err != nil {
 					return err
 				}
+				b.left.tell(progress)
 				if len(b.found.Properties) == 0 {
 					return fmt.Errorf("no variable below %s has a path that contains %q", root, filter)
 				}
@@ -158,7 +162,7 @@ func readCommand(out io.Writer) *cobra.Command {
 			}
 			return f.run(c, args[0], func(ctx context.Context, s *wire.Session) error {
 				one := &field{node: id, namespace: namespace}
-				conn := &connection{Session: s, nodes: map[*field]wire.NodeID{}}
+				conn := newConnection(s)
 				if err := conn.resolve(ctx, []*field{one}, func(string, string) {}); err != nil {
 					return err
 				}
@@ -168,6 +172,9 @@ func readCommand(out io.Writer) *cobra.Command {
 				}
 				values, err := s.Read(ctx, []wire.ReadRequest{{Node: node, Attribute: wire.AttributeValue}})
 				if err != nil {
+					return err
+				}
+				if values[0].Value, err = conn.types.open(ctx, values[0].Value); err != nil {
 					return err
 				}
 				r := one.reading(values[0])

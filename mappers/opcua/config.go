@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/edgebus/edgebus/mappers"
+	"github.com/edgebus/edgebus/mappers/jsonpath"
 	"github.com/edgebus/edgebus/mappers/opcua/wire"
 	"github.com/edgebus/edgebus/mappers/settings"
 )
@@ -20,6 +21,7 @@ type deviceConfig struct {
 	fields      map[string]*field
 	order       []*field
 	commands    map[string]*methodCall
+	events      []*eventSource
 }
 
 // methodCall is what a command calls.
@@ -32,8 +34,9 @@ type field struct {
 	name      string
 	spec      mappers.Property
 	node      wire.NodeID
-	namespace string // its name, of which the server has the number; empty: the number is in node
-	index     string // of an array
+	namespace string        // its name, of which the server has the number; empty: the number is in node
+	index     string        // of an array
+	path      jsonpath.Path // of a structure
 	sampling  time.Duration
 }
 
@@ -65,6 +68,13 @@ func parseDevice(d mappers.Device, o Options) (c deviceConfig, err error) {
 		if c.commands[p.Name], err = parseMethod(p); err != nil {
 			return c, err
 		}
+	}
+	for _, p := range d.Events {
+		e, err := parseEvent(p)
+		if err != nil {
+			return c, err
+		}
+		c.events = append(c.events, e)
 	}
 	for _, p := range d.Properties {
 		if !p.Visited {
@@ -115,6 +125,9 @@ func parseField(p mappers.Property) (*field, error) {
 	f.index = s.Get("index")
 	if strings.Trim(f.index, "0123456789:,") != "" {
 		return nil, s.Bad("index", "%q must be a number such as 0, or a range such as 0:3", f.index)
+	}
+	if f.path, err = jsonpath.Parse(s.Get("path")); err != nil {
+		return nil, s.Bad("path", "%v", err)
 	}
 	if f.sampling, err = s.Duration("samplingInterval", min(p.Collect, time.Second), 0, time.Hour); err != nil {
 		return nil, err

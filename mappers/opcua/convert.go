@@ -19,8 +19,14 @@ func (f *field) reading(d wire.DataValue) mappers.Reading {
 		return mappers.Reading{Err: f.refusal(d.Status)}
 	}
 	text, err := f.decode(d.Value)
+	if len(text) > maxText {
+		return mappers.Reading{Err: f.unknown("has a value of %d bytes as text, more than %d", len(text), maxText)}
+	}
 	return mappers.Reading{Value: text, Err: err}
 }
+
+// maxText bounds what is kept of a server's value.
+const maxText = 256 << 10
 
 // saysNothing reports whether a status is of a server that doesn't reach its device.
 func saysNothing(s wire.Status) bool {
@@ -88,7 +94,14 @@ func (f *field) decode(v wire.Value) (string, error) {
 	if v.Kind == wire.KindNull {
 		return "", f.unknown("has no value")
 	}
-	if !v.Array || f.index != "" && !strings.ContainsAny(f.index, ":,") && len(v.Values) == 1 {
+	if f.isOne(v) {
+		v.Array = false
+	}
+	v, err := f.at(v)
+	if err != nil {
+		return "", err
+	}
+	if !v.Array {
 		if len(v.Values) != 1 {
 			return "", f.unknown("has %d values", len(v.Values))
 		}
@@ -106,6 +119,11 @@ func (f *field) decode(v wire.Value) (string, error) {
 	return string(b), err
 }
 
+// isOne is whether an array is of the one element that index names.
+func (f *field) isOne(v wire.Value) bool {
+	return v.Array && f.index != "" && !strings.ContainsAny(f.index, ":,") && len(v.Values) == 1
+}
+
 // jsonValue keeps numbers and booleans what they are.
 func jsonValue(x any, text string) any {
 	switch x := x.(type) {
@@ -113,6 +131,8 @@ func jsonValue(x any, text string) any {
 		return json.Number(text)
 	case bool:
 		return x
+	case structure, wire.Members, wire.Value:
+		return json.RawMessage(text)
 	}
 	return text
 }
@@ -146,6 +166,10 @@ func (f *field) text(k wire.Kind, x any) (string, error) {
 		return x.String(), nil
 	case wire.Status:
 		return x.Error(), nil
+	case structure, wire.Members, wire.Value:
+		return string(f.elementAsJSON(k, x)), nil
+	case wire.Structure:
+		return "", f.unknown("is a structure of the encoding %s, which the server doesn't describe", x.Type)
 	}
 	return "", f.unknown("has a value of type %s, which is not read", k)
 }

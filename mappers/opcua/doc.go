@@ -3,12 +3,14 @@
 //
 // # Files, in reading order
 //
-//	settings.go the table of settings
+//	settings.go  the table of settings
 //	config.go    a Device's and its model's settings
 //	convert.go   values of OPC UA and of properties
+//	structure.go structures and their members
 //	identity.go  this mapper's certificate, and the passwords of users
 //	opcua.go     the driver and its sessions
 //	push.go      subscriptions
+//	events.go    the server's events
 //	command.go   the program: mapper-opcua, and its commands
 //	browse.go    a model of what a server has
 //

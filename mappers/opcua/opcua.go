@@ -78,6 +78,11 @@ type session struct {
 type connection struct {
 	*wire.Session
 	nodes map[*field]wire.NodeID
+	types typeCache
+}
+
+func newConnection(s *wire.Session) *connection {
+	return &connection{Session: s, nodes: map[*field]wire.NodeID{}, types: typeCache{reader: wire.NewTypeReader(s)}}
 }
 
 // valueKind is as what a property is written.
@@ -145,8 +150,8 @@ func (s *session) connect(ctx context.Context) (*connection, error) {
 	if err != nil {
 		return nil, mappers.NotSent(fmt.Errorf("%s: %w", s.config.options.URL, err))
 	}
-	conn = &connection{Session: dialed, nodes: map[*field]wire.NodeID{}}
-	nodes := s.config.order
+	conn = newConnection(dialed)
+	nodes := slices.Concat(s.config.order, s.config.eventNodes())
 	for _, m := range s.config.commands {
 		nodes = append(nodes[:len(nodes):len(nodes)], m.object, m.node)
 	}
@@ -280,8 +285,12 @@ func (s *session) read(ctx context.Context, c *connection, fields []*field, got 
 	}
 	silent := 0
 	for i, f := range fields {
+		if values[i].Value, err = c.types.open(ctx, values[i].Value); err != nil {
+			return err
+		}
 		got[f.name] = f.reading(values[i])
 		s.learnKind(f, values[i].Value)
+		values[i].Value = wire.Value{} // a structure is larger than its text
 		if saysNothing(values[i].Status) {
 			silent++
 		}
@@ -293,7 +302,7 @@ func (s *session) read(ctx context.Context, c *connection, fields []*field, got 
 }
 
 func (s *session) learnKind(f *field, v wire.Value) {
-	if v.Kind == wire.KindNull || v.Kind == wire.KindStructure {
+	if v.Kind == wire.KindNull {
 		return
 	}
 	s.mu.Lock()
@@ -354,6 +363,9 @@ func (s *session) write(ctx context.Context, c *connection, f *field, value stri
 	if err != nil {
 		return err
 	}
+	if k.kind == wire.KindStructure {
+		return s.writeStructure(ctx, c, f, value)
+	}
 	v, err := encode(value, k.kind, k.array)
 	if err != nil {
 		return err
@@ -364,13 +376,35 @@ func (s *session) write(ctx context.Context, c *connection, f *field, value stri
 	return c.Write(ctx, c.nodes[f], f.index, v)
 }
 
+// writeStructure writes a structure. The members that are not set are written as they were read a moment before.
+func (s *session) writeStructure(ctx context.Context, c *connection, f *field, value string) error {
+	values, err := c.Read(ctx, []wire.ReadRequest{{Node: c.nodes[f], Attribute: wire.AttributeValue, Range: f.index}})
+	if err == nil && !values[0].Status.IsGood() {
+		return mappers.Refuse(mappers.Unavailable, "%s is written as it is read but for what changes: the server says %v", f.node, values[0].Status)
+	}
+	var v wire.Value
+	if err == nil {
+		v, err = c.types.open(ctx, values[0].Value)
+	}
+	if err != nil {
+		return mappers.NotSent(err)
+	}
+	one := f.isOne(v)
+	v.Array = v.Array && !one
+	if v, err = f.changed(v, value); err != nil {
+		return err
+	}
+	v.Array = v.Array || one
+	return c.Write(ctx, c.nodes[f], f.index, v)
+}
+
 // Nearest implements mappers.Rounder: a Float has 24 bits.
 func (s *session) Nearest(property, value string) (string, error) {
 	f := s.config.fields[property]
 	s.mu.Lock()
 	k, ok := s.kinds[f]
 	s.mu.Unlock()
-	if !ok || k.array {
+	if !ok || k.array || k.kind == wire.KindStructure {
 		return value, nil
 	}
 	v, err := encode(value, k.kind, false)
@@ -416,6 +450,11 @@ func (s *session) Command(ctx context.Context, name string, payload []byte) ([]b
 	}
 	if err != nil {
 		return nil, err
+	}
+	for i := range results {
+		if results[i], err = c.types.open(ctx, results[i]); err != nil {
+			return nil, err
+		}
 	}
 	return m.node.results(results)
 }

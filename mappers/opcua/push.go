@@ -27,6 +27,11 @@ func (s *session) Push(ctx context.Context, emit func(property, value string)) e
 	}
 	err = c.Subscribe(ctx, s.config.publish, items, func(int, error) {}, func(change wire.Change) {
 		f := fields[change.Item]
+		opening, cancel := s.within(ctx)
+		defer cancel()
+		if change.Value.Value, err = c.types.open(opening, change.Value.Value); err != nil {
+			return
+		}
 		s.learnKind(f, change.Value.Value)
 		if r := f.reading(change.Value); r.Err == nil {
 			emit(f.name, r.Value)

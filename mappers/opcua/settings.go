@@ -19,7 +19,15 @@ var protocolSettings = mappers.ProtocolSettings{
 	Property: []mappers.ProtocolSetting{
 		{Name: "node", Type: "string", Required: true, Help: "nsu=http://vendor/press;s=Temperature, ns=2;s=Temperature or i=2258"},
 		{Name: "index", Type: "string", Help: "of an array: 0, or 0:3 (default: all of it)"},
+		{Name: "path", Type: "string", Help: "of a structure: its member, Axes[1].Load (default: all of it, as an object)"},
 		{Name: "samplingInterval", Type: "duration", Help: "how often the server looks, 0s to 1h (default: the cycle, at most 1s)"},
+	},
+	Event: []mappers.ProtocolSetting{
+		{Name: "notifier", Type: "string", Default: serverObject.String(), Help: "the object that tells the event; the default is the server, which tells all"},
+		{Name: "type", Type: "string", Help: "the event's type, or one that it is derived from (default: any)"},
+		{Name: "source", Type: "string", Help: "the name of its source (default: any)"},
+		{Name: "minSeverity", Type: "int", Minimum: limit(1), Maximum: limit(1000), Help: "the least severity (default: any)"},
+		{Name: "field", Type: "string", Help: "the field that the event says: Message, or nsu=http://vendor/press;Load (default: time, source, severity and message as JSON)"},
 	},
 	Command: []mappers.ProtocolSetting{
 		{Name: "object", Type: "string", Required: true, Help: "the object whose method is called"},

@@ -10,13 +10,18 @@ import (
 
 var errShort = errors.New("the message ends within a value")
 
-// maxElements bounds arrays: a server can't make this program allocate more than the message that it has sent is worth.
-const maxElements = 1 << 16
+// maxElements bounds arrays, and maxElementsOfAll those of a message together: a server can't make this program allocate much more than the
+// message that it has sent. An element may take one byte there, and fifty here.
+const (
+	maxElements      = 1 << 16
+	maxElementsOfAll = 1 << 20
+)
 
 // reader reads values one after the other. The first error stays.
 type reader struct {
-	data []byte
-	err  error
+	data     []byte
+	err      error
+	elements int // of arrays so far
 }
 
 func (r *reader) fail(err error) {
@@ -87,6 +92,10 @@ func (r *reader) count(size int) int {
 		return 0
 	case n > maxElements || int(n)*size > len(r.data):
 		r.fail(fmt.Errorf("an array has %d elements, more than the message or %d", n, maxElements))
+		return 0
+	}
+	if r.elements += int(n); r.elements > maxElementsOfAll {
+		r.fail(fmt.Errorf("a message has more than %d elements of arrays", maxElementsOfAll))
 		return 0
 	}
 	return int(n)

@@ -3,14 +3,17 @@
 //
 // # Files, in reading order
 //
-//	buffer.go    simple values
-//	node.go      identifiers of nodes
-//	value.go     variants, and values with quality and time
-//	status.go    status codes
-//	policy.go    the security policies: how keys are made and used
-//	channel.go   a connection with its secure channel: chunks, sealed and opened
-//	session.go   endpoints, and how a session begins
-//	services.go  read, write, call, browse, subscribe
+//	buffer.go        simple values
+//	node.go          identifiers of nodes
+//	value.go         variants, and values with quality and time
+//	status.go        status codes
+//	policy.go        the security policies: how keys are made and used
+//	channel.go       a connection with its secure channel: chunks, sealed and opened
+//	session.go       endpoints, and how a session begins
+//	services.go      read, write, call, browse
+//	subscription.go  changes and events that a server tells by itself
+//	structure.go     structures, by what the server says of their types
+//	dictionary.go    and how older servers say it
 //
 // # Where to add
 //

@@ -116,8 +116,11 @@ func (r *reader) nodeID() NodeID {
 	return n
 }
 
-// expandedID reads an identifier that may have its namespace's name with it, or be another server's.
-func (r *reader) expandedID() (n NodeID, namespace string) {
+// maxIdentifier is the standard's limit of texts and bytes in identifiers.
+const maxIdentifier = 4096
+
+// expandedID reads an identifier that may have its namespace's name with it, or be another server's: it is not one of this server's then.
+func (r *reader) expandedID() (n NodeID, elsewhere bool) {
 	first := r.byte()
 	switch first & 0x3F {
 	case encodingTwoByte:
@@ -141,13 +144,16 @@ func (r *reader) expandedID() (n NodeID, namespace string) {
 	default:
 		r.fail(fmt.Errorf("encoding %#x of an identifier is not known", first))
 	}
+	if len(n.text) > maxIdentifier {
+		r.fail(fmt.Errorf("an identifier has %d bytes, more than %d", len(n.text), maxIdentifier))
+	}
 	if first&0x80 != 0 {
-		namespace = r.string()
+		elsewhere = r.string() != ""
 	}
 	if first&0x40 != 0 {
-		r.uint32()
+		elsewhere = r.uint32() != 0 || elsewhere
 	}
-	return n, namespace
+	return n, elsewhere
 }
 
 func (w *writer) nodeID(n NodeID) {

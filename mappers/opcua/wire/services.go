@@ -4,44 +4,39 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
+	"strings"
 	"time"
 )
 
 // The numbers of services.
 const (
-	idBrowseRequest           = 527
-	idBrowseResponse          = 530
-	idBrowseNextRequest       = 533
-	idBrowseNextResponse      = 536
-	idReadRequest             = 631
-	idReadResponse            = 634
-	idWriteRequest            = 673
-	idWriteResponse           = 676
-	idCallRequest             = 712
-	idCallResponse            = 715
-	idMonitorRequest          = 751
-	idMonitorResponse         = 754
-	idSubscribeRequest        = 787
-	idSubscribeResponse       = 790
-	idDataChange              = 811
-	idStatusChange            = 820
-	idPublishRequest          = 826
-	idPublishResponse         = 829
-	idUnsubscribeRequest      = 847
-	idUnsubscribeResponse     = 850
-	idArgument                = 298
-	idEUInformation           = 889
-	idRange                   = 886
-	referencesHierarchical    = 33
-	referencesHasProperty     = 46
-	browseForward             = 0
-	maxReferences             = 1000
-	resultMaskAll             = 63
-	monitoringModeReporting   = 2
-	monitorTimestampsSource   = 0
-	readTimestampsSource      = 0
-	publishRequestsAtATime    = 2
-	maxNotificationsPerAnswer = 1000
+	idBrowseRequest          = 527
+	idBrowseResponse         = 530
+	idBrowseNextRequest      = 533
+	idBrowseNextResponse     = 536
+	idReadRequest            = 631
+	idReadResponse           = 634
+	idWriteRequest           = 673
+	idWriteResponse          = 676
+	idCallRequest            = 712
+	idCallResponse           = 715
+	idArgument               = 298
+	idStructureDefinition    = 122
+	idEUInformation          = 889
+	idRange                  = 886
+	referencesHierarchical   = 33
+	referencesHasEncoding    = 38
+	referencesHasDescription = 39
+	referencesHasSubtype     = 45
+	referencesHasProperty    = 46
+	referencesHasComponent   = 47
+	browseForward            = 0
+	browseInverse            = 1
+	maxReferences            = 1000
+	maxBrowsed               = 20000 // references of one node
+	resultMaskAll            = 63
+	readTimestampsSource     = 0
 )
 
 // Attribute is the number of a node's attribute.
@@ -55,7 +50,11 @@ const (
 	AttributeDescription Attribute = 5
 	AttributeValue       Attribute = 13
 	AttributeDataType    Attribute = 14
+	AttributeValueRank   Attribute = 15
 	AttributeAccessLevel Attribute = 18
+
+	AttributeEventNotifier      Attribute = 12
+	AttributeDataTypeDefinition Attribute = 23
 )
 
 // ReadRequest is an attribute of a node.
@@ -184,13 +183,31 @@ type Reference struct {
 	BrowseName  string
 	DisplayName string
 	Type        NodeID
+
+	elsewhere bool // the node is another server's
 }
 
 // Browse lists what is below a node: objects, variables and methods, or its properties.
-func (s *Session) Browse(ctx context.Context, node NodeID, properties bool) (out []Reference, err error) {
-	kind := NumericID(0, referencesHierarchical)
+func (s *Session) Browse(ctx context.Context, node NodeID, properties bool) ([]Reference, error) {
+	q := browseQuery{node: node, kind: referencesHierarchical, classes: ClassObject | ClassVariable | ClassMethod}
 	if properties {
-		kind = NumericID(0, referencesHasProperty)
+		q.kind = referencesHasProperty
+	}
+	return s.browse(ctx, q)
+}
+
+// browseQuery says which references of a node are listed.
+type browseQuery struct {
+	node    NodeID
+	kind    uint32 // of reference, and those that are derived from it
+	inverse bool
+	classes NodeClass // of the nodes there; 0: any
+}
+
+func (s *Session) browse(ctx context.Context, q browseQuery) (out []Reference, err error) {
+	direction := uint32(browseForward)
+	if q.inverse {
+		direction = browseInverse
 	}
 	r, err := s.call(ctx, idBrowseRequest, idBrowseResponse, func(w *writer) {
 		w.nodeID(NodeID{})
@@ -198,11 +215,11 @@ func (s *Session) Browse(ctx context.Context, node NodeID, properties bool) (out
 		w.uint32(0)
 		w.uint32(maxReferences)
 		w.uint32(1)
-		w.nodeID(node)
-		w.uint32(browseForward)
-		w.nodeID(kind)
+		w.nodeID(q.node)
+		w.uint32(direction)
+		w.nodeID(NumericID(0, q.kind))
 		w.bool(true)
-		w.uint32(uint32(ClassObject | ClassVariable | ClassMethod))
+		w.uint32(uint32(q.classes))
 		w.uint32(resultMaskAll)
 	})
 	for pages := 0; err == nil; pages++ {
@@ -211,7 +228,7 @@ func (s *Session) Browse(ctx context.Context, node NodeID, properties bool) (out
 		if page, more, err = r.browseResult(); err != nil {
 			break
 		}
-		if out = append(out, page...); len(more) == 0 || len(out) > maxElements || pages > 1000 {
+		if out = append(out, page...); len(more) == 0 || len(out) >= maxBrowsed || pages > 1000 {
 			break
 		}
 		r, err = s.call(ctx, idBrowseNextRequest, idBrowseNextResponse, func(w *writer) {
@@ -232,8 +249,8 @@ func (r *reader) browseResult() (refs []Reference, more []byte, err error) {
 	refs = readList(r, 10, func() (f Reference) {
 		r.nodeID()
 		r.bool()
-		f.Node = r.nodeID()
-		f.BrowseName, f.DisplayName = r.qualifiedName(), r.localizedText()
+		f.Node, f.elsewhere = r.expandedID()
+		f.BrowseName, f.DisplayName = clipName(r.qualifiedName()), clipName(r.localizedText())
 		f.Class = NodeClass(r.uint32())
 		f.Type = r.nodeID()
 		return f
@@ -241,188 +258,16 @@ func (r *reader) browseResult() (refs []Reference, more []byte, err error) {
 	if r.err == nil && status.IsBad() {
 		return nil, nil, status
 	}
-	return refs, more, r.err
+	return slices.DeleteFunc(refs, func(f Reference) bool { return f.elsewhere }), more, r.err
 }
 
-// MonitoredItem is a node that a subscription tells of, with how often the server looks at it.
-type MonitoredItem struct {
-	Node     NodeID
-	Range    string
-	Sampling time.Duration
-}
-
-// Change is a value that a subscription brings, by the place in its list.
-type Change struct {
-	Item  int
-	Value DataValue
-}
-
-// Subscribe makes a subscription, and calls told with each change until ctx or the connection ends; the error says why. bad is called once
-// for each item that the server refuses. A server that falls silent for three keep-alives has ended.
-func (s *Session) Subscribe(ctx context.Context, interval time.Duration, items []MonitoredItem, bad func(item int, err error), told func(Change)) error {
-	const keepAlives = 10
-	r, err := s.call(ctx, idSubscribeRequest, idSubscribeResponse, func(w *writer) {
-		w.double(float64(interval) / float64(time.Millisecond))
-		w.uint32(keepAlives * 10)
-		w.uint32(keepAlives)
-		w.uint32(maxNotificationsPerAnswer)
-		w.bool(true)
-		w.byte(0)
-	})
-	if err != nil {
-		return fmt.Errorf("subscribe: %w", err)
+// clipName bounds what is kept of a name.
+func clipName(s string) string {
+	const most = 512
+	if len(s) <= most {
+		return s
 	}
-	id, revised := r.uint32(), r.double()
-	r.uint32()
-	count := r.uint32()
-	if r.err != nil {
-		return r.err
-	}
-	if err := s.monitor(ctx, id, items, bad); err != nil {
-		return err
-	}
-	silence := 3 * max(time.Duration(max(revised, 1)*float64(max(count, 1)))*time.Millisecond, time.Second)
-	defer func() {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
-		defer cancel()
-		_, _ = s.call(ctx, idUnsubscribeRequest, idUnsubscribeResponse, func(w *writer) { w.uint32(1); w.uint32(id) })
-	}()
-	return s.publishLoop(ctx, id, len(items), min(silence, time.Hour), told)
-}
-
-// monitor adds the items, some at a time: a server may have limits.
-func (s *Session) monitor(ctx context.Context, id uint32, items []MonitoredItem, bad func(item int, err error)) error {
-	const atATime = 100
-	for from := 0; from < len(items); from += atATime {
-		part := items[from:min(from+atATime, len(items))]
-		r, err := s.call(ctx, idMonitorRequest, idMonitorResponse, func(w *writer) {
-			w.uint32(id)
-			w.uint32(monitorTimestampsSource)
-			w.uint32(uint32(len(part)))
-			for i, m := range part {
-				w.readValueID(ReadRequest{m.Node, AttributeValue, m.Range})
-				w.uint32(monitoringModeReporting)
-				w.uint32(uint32(from + i))
-				w.double(float64(m.Sampling) / float64(time.Millisecond))
-				w.nodeID(NodeID{})
-				w.byte(0)
-				w.uint32(1)
-				w.bool(true)
-			}
-		})
-		if err != nil {
-			return fmt.Errorf("subscribe to %d nodes: %w", len(part), err)
-		}
-		results := readList(r, 20, func() Status {
-			status := Status(r.uint32())
-			r.uint32()
-			r.double()
-			r.uint32()
-			r.extension()
-			return status
-		})
-		if r.err != nil {
-			return r.err
-		}
-		for i, status := range results {
-			if status.IsBad() && i < len(part) {
-				bad(from+i, status)
-			}
-		}
-	}
-	return nil
-}
-
-// publishAnswer is an answer to a Publish.
-type publishAnswer struct {
-	reader *reader
-	err    error
-}
-
-// publishLoop keeps Publish requests at the server, and hands on what they bring.
-func (s *Session) publishLoop(ctx context.Context, id uint32, items int, silence time.Duration, told func(Change)) error {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	answers := make(chan publishAnswer)
-	ask := func(acknowledge []uint32) {
-		r, err := s.publish(ctx, id, acknowledge)
-		select {
-		case answers <- publishAnswer{r, err}:
-		case <-ctx.Done():
-		}
-	}
-	for range publishRequestsAtATime {
-		go ask(nil)
-	}
-	timer := time.NewTimer(silence)
-	defer timer.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-timer.C:
-			return fmt.Errorf("the subscription has said nothing for %s", silence)
-		case p := <-answers:
-			if errors.Is(p.err, BadTooManyPublishRequests) { // the other one is there
-				continue
-			}
-			if p.err != nil {
-				return p.err
-			}
-			acknowledge, err := p.reader.notification(id, items, told)
-			if err != nil {
-				return err
-			}
-			timer.Reset(silence)
-			go ask(acknowledge)
-		}
-	}
-}
-
-func (s *Session) publish(ctx context.Context, id uint32, acknowledge []uint32) (*reader, error) {
-	return s.call(ctx, idPublishRequest, idPublishResponse, func(w *writer) {
-		w.uint32(uint32(len(acknowledge)))
-		for _, number := range acknowledge {
-			w.uint32(id)
-			w.uint32(number)
-		}
-	})
-}
-
-// notification reads an answer to Publish, and returns the message's number, which is acknowledged, if it has changes.
-func (r *reader) notification(id uint32, items int, told func(Change)) (acknowledge []uint32, err error) {
-	of := r.uint32()
-	for range r.count(4) {
-		r.uint32()
-	}
-	r.bool()
-	number := r.uint32()
-	r.time()
-	data := readList(r, 4, r.extension)
-	if r.err != nil || of != id {
-		return nil, r.err
-	}
-	for _, e := range data {
-		inner := reader{data: e.body}
-		switch e.typeID {
-		case NumericID(0, idDataChange):
-			for range inner.count(5) {
-				handle, value := inner.uint32(), inner.dataValue(0)
-				if inner.err != nil {
-					return nil, inner.err
-				}
-				if int(handle) < items {
-					told(Change{int(handle), value})
-				}
-			}
-		case NumericID(0, idStatusChange):
-			return nil, fmt.Errorf("the subscription has ended: %w", Status(inner.uint32()))
-		}
-	}
-	if len(data) > 0 {
-		acknowledge = []uint32{number}
-	}
-	return acknowledge, nil
+	return strings.ToValidUTF8(strings.Clone(s[:most]), "")
 }
 
 // MethodArgument is one that a method takes or gives.

@@ -209,6 +209,8 @@ type Session struct {
 	channel *secureChannel
 	token   NodeID
 	o       Options
+
+	subscribed subscriptions
 }
 
 // UntrustedError is that the server doesn't accept this client's certificate: what a person has to do.

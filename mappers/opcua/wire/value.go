@@ -53,7 +53,7 @@ func (k Kind) String() string {
 }
 
 // Value is a Variant: one or several values of a built-in type. Values are Go's: bool, int64, uint64, float32, float64, string (also
-// names, texts and XML), []byte, time.Time, NodeID, Status, and Structure for what this package doesn't read.
+// names, texts and XML), []byte, time.Time, NodeID, Status, Value, and Structure for what a StructureType reads.
 type Value struct {
 	Kind   Kind
 	Array  bool
@@ -224,6 +224,12 @@ func (w *writer) scalar(k Kind, x any) error {
 		w.nodeID(x)
 	case Status:
 		w.uint32(uint32(x))
+	case Value:
+		return w.value(x)
+	case Structure:
+		w.nodeID(x.Type)
+		w.byte(1)
+		w.bytes(x.Body)
 	default:
 		return fmt.Errorf("a value of type %s can't be written", k)
 	}

@@ -1,6 +1,7 @@
 package wire
 
 import (
+	"bytes"
 	"context"
 	"crypto/rand"
 	"crypto/rsa"
@@ -184,6 +185,19 @@ func TestAnswersThatNeverEndTakeABoundedMemory(t *testing.T) {
 	assert.Zero(t, c.partBytes)
 }
 
+// fuzzedType makes a type of what a fuzzer says.
+func fuzzedType(r *reader, depth int) *StructureType {
+	t := &StructureType{Kind: StructureKind(r.byte() % 5)}
+	for range r.byte() % 8 {
+		f := StructureField{Name: string('a' + rune(len(t.Fields))), Kind: Kind(1 + r.byte()%25), Rank: int(r.byte() % 3), Optional: r.bool()}
+		if f.Kind == KindStructure && depth < 3 {
+			f.Type = fuzzedType(r, depth+1)
+		}
+		t.Fields = append(t.Fields, f)
+	}
+	return t
+}
+
 func FuzzAnswers(f *testing.F) {
 	var w writer
 	_ = w.value(Value{Kind: KindDouble, Array: true, Values: []any{1.0, 2.0}})
@@ -191,9 +205,11 @@ func FuzzAnswers(f *testing.F) {
 	f.Add(byte(1), []byte{1, 0, 0, 0, 0, 0, 0, 0, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0, 0, 0})
 	f.Add(byte(2), []byte{1, 0, 0, 0, 0xFF, 0xFF, 0xFF, 0xFF, 0, 7, 0, 0, 0})
 	f.Add(byte(3), append([]byte{0, 0, 0, 0, 0, 0, 0, 0}, make([]byte, 30)...))
+	f.Add(byte(7), []byte{1, 2, 10, 1, 0, 21, 0, 1, 0, 0, 0, 0, 4, 0, 0, 0, 0, 0, 0, 0})
+	f.Add(byte(8), []byte(pressDictionary))
 	f.Fuzz(func(t *testing.T, what byte, data []byte) {
 		r := reader{data: data}
-		switch what % 6 {
+		switch what % 9 {
 		case 0:
 			v := r.value(0)
 			_, _ = MethodArguments(v)
@@ -208,7 +224,7 @@ func FuzzAnswers(f *testing.F) {
 				}
 			}
 		case 1:
-			_, _ = r.notification(0, 4, func(Change) {})
+			_, _ = r.notification(publishedItems{0, 4, func(Change) {}})
 		case 2:
 			_, _, _ = r.browseResult()
 		case 3:
@@ -216,6 +232,27 @@ func FuzzAnswers(f *testing.F) {
 			_ = c.take("MSGF", data)
 		case 4:
 			readList(&r, 20, r.endpoint)
+		case 6:
+			if d, ok := structureDefinition(r.value(0)); ok {
+				_ = d
+			}
+		case 7:
+			kind, body := fuzzedType(&r, 0), r.bytes()
+			m, err := kind.Decode(body)
+			if err != nil {
+				return
+			}
+			if again, err := kind.Encode(m); err != nil || !bytes.Equal(again, body) {
+				t.Fatalf("% x was written as % x: %v", body, again, err)
+			}
+		case 8:
+			if d, err := parseDictionary(data); err == nil {
+				for name := range d.named {
+					if kind, err := d.structure(name, 0); err == nil {
+						_, _ = kind.Decode(data)
+					}
+				}
+			}
 		case 5:
 			if n := r.nodeID(); r.err == nil {
 				_ = n.String()
