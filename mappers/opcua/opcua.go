@@ -71,18 +71,24 @@ type session struct {
 	mu     sync.Mutex
 	conn   *connection
 	kinds  map[*field]valueKind // as they were read last: a server may end the connection after each answer, and a write needs its kind
+	short  int                  // connections in a row that the server ended soon after they were made
 	closed bool
 }
+
+// shortLife is of a connection that ends soon. Of a server that ends two in a row a write gets a fresh one: it could cross the end of another,
+// and nobody would know whether it was made.
+const shortLife = time.Second
 
 // connection is a session with the server, with what was found out in it.
 type connection struct {
 	*wire.Session
 	nodes map[*field]wire.NodeID
 	types typeCache
+	made  time.Time
 }
 
 func newConnection(s *wire.Session) *connection {
-	return &connection{Session: s, nodes: map[*field]wire.NodeID{}, types: typeCache{reader: wire.NewTypeReader(s)}}
+	return &connection{Session: s, nodes: map[*field]wire.NodeID{}, types: typeCache{reader: wire.NewTypeReader(s)}, made: time.Now()}
 }
 
 // valueKind is as what a property is written.
@@ -142,6 +148,7 @@ func (s *session) connect(ctx context.Context) (*connection, error) {
 	if conn != nil {
 		select {
 		case <-conn.Done():
+			s.noteEnd(conn)
 		default:
 			return conn, nil
 		}
@@ -167,6 +174,25 @@ func (s *session) connect(ctx context.Context) (*connection, error) {
 	}
 	s.conn = conn
 	return conn, nil
+}
+
+// noteEnd counts the connections that the server ends soon.
+func (s *session) noteEnd(conn *connection) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.short++; time.Since(conn.made) > shortLife {
+		s.short = 0
+	}
+}
+
+// refresh makes room for a fresh connection where the server ends each soon.
+func (s *session) refresh() {
+	s.mu.Lock()
+	short := s.short
+	s.mu.Unlock()
+	if short >= 2 {
+		s.Reconnect()
+	}
 }
 
 // namespaceArray is the server's list of namespaces.
@@ -338,6 +364,7 @@ func (s *session) kindOf(ctx context.Context, c *connection, f *field) (valueKin
 
 // Write implements mappers.Writer.
 func (s *session) Write(ctx context.Context, property, value string) error {
+	s.refresh()
 	c, err := s.connect(ctx)
 	if err != nil {
 		return err
@@ -421,6 +448,7 @@ func (s *session) Command(ctx context.Context, name string, payload []byte) ([]b
 	if m == nil {
 		return nil, mappers.Refuse(mappers.NotReachable, "the model has no opcua visitor for the command %s", name)
 	}
+	s.refresh()
 	c, err := s.connect(ctx)
 	if err != nil {
 		return nil, err
