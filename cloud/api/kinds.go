@@ -60,14 +60,15 @@ func deviceKind(k objects.Kind) Kind {
 			{Name: "Model", Type: "string", Path: ".spec.deviceModelRef.name", Description: "The DeviceModel that describes it."},
 			{Name: "State", Type: "string", Path: ".status.state", Description: "online, offline or unknown, as its mapper says."},
 			{Name: "In-Sync", Type: "string", Path: ".status.conditions[?(@.type==\"InSync\")].status", Description: "Whether every property is as it is wanted."},
+			{Name: "Alarm", Type: "string", Description: "The most urgent alarm that is raised, and how many there are besides."},
+			{Name: "Reported", Type: "string", Description: "The values that it reported last."},
 			{Name: "Protocol", Type: "string", Path: ".spec.protocol.type", Description: "The protocol that reaches it.", Wide: true},
 			{Name: "Last-Seen", Type: "date", Path: ".status.lastSeen", Description: "When it last reported anything.", Wide: true},
-			{Name: "Reported", Type: "string", Description: "The values that it reported last.", Wide: true},
 		},
 		Cells: typedCells(func(d *resource.Device) []any {
 			return []any{
 				d.Spec.NodeName, d.Spec.DeviceModelRef.Name, cmp.Or(d.Status.State, resource.Unknown),
-				conditionStatus(d.Status.Conditions, "InSync"), d.Spec.Protocol.Type, timestamp(d.Status.LastSeen), reportedCell(d.Status.Twin),
+				conditionStatus(d.Status.Conditions, "InSync"), alarmCell(d.Status.Alarms), reportedCell(d.Status.Twin), d.Spec.Protocol.Type, timestamp(d.Status.LastSeen),
 			}
 		}),
 		Fields: map[string]func(any) string{
@@ -107,6 +108,18 @@ const (
 	cellValue = 24 // characters of one value
 	cellWidth = 60 // bytes of all of them
 )
+
+// alarmCell is the cell with the most urgent alarm, of those that nobody knows of if there are any: temperature/hot, +2.
+func alarmCell(raised []resource.AlarmStatus) string {
+	if len(raised) == 0 {
+		return ""
+	}
+	worst := slices.MinFunc(raised, resource.AlarmStatus.Compare)
+	if len(raised) == 1 {
+		return worst.Key()
+	}
+	return fmt.Sprintf("%s, +%d", worst.Key(), len(raised)-1)
+}
 
 // reportedCell is the cell with the reported values of a twin: power=ON,temperature=21.5.
 func reportedCell(twin map[string]resource.TwinProperty) string {

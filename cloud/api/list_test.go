@@ -94,7 +94,7 @@ func TestTable(t *testing.T) {
 			shown = append(shown, r.str(at+"name")+"="+fmt.Sprint(r.at(fmt.Sprintf("rows.0.cells.%d", i))))
 		}
 	}
-	require.Equal(t, []string{"Name=lamp", "Node=n1", "Model=dimmable", "State=online", "In-Sync=True", "Age=5m7s"}, shown)
+	require.Equal(t, []string{"Name=lamp", "Node=n1", "Model=dimmable", "State=online", "In-Sync=True", "Alarm=<none>", "Reported=<none>", "Age=5m7s"}, shown)
 	require.Equal(t, "PartialObjectMetadata", r.str("rows.0.object.kind"))
 	require.Equal(t, "lamp", r.str("rows.0.object.metadata.name"))
 	one := h.ok("GET", namespaceRoot+"/devices/lamp?includeObject=Object", "", "Accept", asTable)
@@ -126,17 +126,22 @@ func TestATableHasRelativeTimesAndNoEmptyCells(t *testing.T) {
 	require.Equal(t, "<none>", device["Reported"])
 }
 
-func TestReportedValuesInAWideTable(t *testing.T) {
+func TestATableShowsReportedValuesAndTheMostUrgentAlarm(t *testing.T) {
 	h := newHub(t)
 	h.ok("POST", namespaceRoot+"/devices", lampJSON("", ""))
 	h.ok("PUT", namespaceRoot+"/devices/lamp/status", `{"status":{"twin":{"power":{"reported":{"value":"ON","ver":1}},
-		"brightness":{"reported":{"value":"40","ver":1}},"hue":{"desired":{"value":"7","ver":1}}}}}`)
+		"brightness":{"reported":{"value":"40","ver":1}},"hue":{"desired":{"value":"7","ver":1}}},
+		"alarms":[{"propertyName":"hue","name":"odd","severity":"critical","acknowledged":true},{"propertyName":"power","name":"on","severity":"low"},{"propertyName":"brightness","name":"bright","severity":"high"}]}}`)
 	r := h.ok("GET", namespaceRoot+"/devices/lamp", "", "Accept", asTable)
 	columns := r.at("columnDefinitions").([]any)
-	last := len(columns) - 2 // before the age
-	require.Equal(t, "Reported", r.str(fmt.Sprintf("columnDefinitions.%d.name", last)))
-	require.EqualValues(t, 1, r.at(fmt.Sprintf("columnDefinitions.%d.priority", last)))
-	require.Equal(t, "brightness=40,power=ON", r.str(fmt.Sprintf("rows.0.cells.%d", last)))
+	shown := map[string]string{}
+	for i := range columns {
+		if r.at(fmt.Sprintf("columnDefinitions.%d.priority", i)) == 0.0 {
+			shown[r.str(fmt.Sprintf("columnDefinitions.%d.name", i))] = r.str(fmt.Sprintf("rows.0.cells.%d", i))
+		}
+	}
+	require.Equal(t, "brightness=40,power=ON", shown["Reported"])
+	require.Equal(t, "brightness/bright, +2", shown["Alarm"])
 }
 
 func TestReportedValuesFitInARow(t *testing.T) {

@@ -217,6 +217,7 @@ type ListOptions struct {
 	Namespace string // empty: all
 	Labels    string // a label selector
 	Fields    string // a field selector
+	Order     string // by a field, such as metadata.name: the hub's index answers, with what is there now
 	Page      int    // objects in one answer; 0: 500
 	Whole     bool   // rows of Tables have their objects, not only the metadata of these
 }
@@ -228,6 +229,9 @@ func (o ListOptions) query() url.Values {
 	}
 	if o.Fields != "" {
 		q.Set("fieldSelector", o.Fields)
+	}
+	if o.Order != "" {
+		q.Set("order", o.Order)
 	}
 	if o.Whole {
 		q.Set("includeObject", "Object")
@@ -259,6 +263,7 @@ type Row struct {
 type listMeta struct {
 	ResourceVersion string `json:"resourceVersion"`
 	Continue        string `json:"continue"`
+	Remaining       int    `json:"remainingItemCount"`
 }
 
 const tableMediaType = "application/json;as=Table;v=v1;g=meta.k8s.io"
@@ -310,16 +315,21 @@ func (c *Client) pages(ctx context.Context, k Kind, o ListOptions, accept string
 	}
 	query := o.query()
 	query.Set("limit", strconv.Itoa(o.Page))
-	for {
+	for offset := 0; ; offset += o.Page {
+		if o.Order != "" {
+			query.Set("offset", strconv.Itoa(offset))
+		}
 		text, err := c.ask(ctx, request{method: http.MethodGet, path: k.path(o.Namespace, ""), query: query, accept: accept})
 		if err != nil {
 			return "", err
 		}
 		meta, err := each(text)
-		if err != nil || meta.Continue == "" {
+		switch {
+		case err != nil, meta.Continue == "" && (o.Order == "" || meta.Remaining == 0):
 			return meta.ResourceVersion, err
+		case meta.Continue != "":
+			query.Set("continue", meta.Continue)
 		}
-		query.Set("continue", meta.Continue)
 	}
 }
 

@@ -364,6 +364,17 @@ func RaisedAlarms(m DeviceModel, get func(property string) []byte) (list []Alarm
 	return list
 }
 
+// Compare orders alarms: first those that nobody has acknowledged, and of these the most urgent.
+func (a AlarmStatus) Compare(b AlarmStatus) int {
+	known := func(s AlarmStatus) int {
+		if s.Acknowledged {
+			return 1
+		}
+		return 0
+	}
+	return cmp.Or(known(a)-known(b), SeverityRank(b.Severity)-SeverityRank(a.Severity), strings.Compare(a.Since, b.Since))
+}
+
 // ConditionAlarm says whether an alarm of a device is raised. It is not added before there was one.
 const ConditionAlarm = "Alarm"
 

@@ -7,6 +7,7 @@ import (
 	"io"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -44,7 +45,8 @@ func newDeviceAdd() *cobra.Command {
 		Use:   "add NAME --model MODEL --node NODE [ADDRESS]",
 		Short: "Make a Device of a model, on a node",
 		Long: `Make a Device of a DeviceModel, on a node, and print it. ADDRESS is where the device is: the setting
-address of its protocol, or for mqtt the parameter topic. The protocol is that of the model's visitors; if
+address of its protocol, endpoint for opcua, url for http, device for a BACnet device's number, or for mqtt the
+parameter topic. The protocol is that of the model's visitors; if
 these are of several protocols, --protocol says which. A model that the hub doesn't have is made, too, if it
 is one of those that "edgebus models" lists.
 
@@ -136,7 +138,7 @@ func (o *addOptions) newDevice(m resource.DeviceModel, name, address string) (d 
 		config[key] = resource.Value(value)
 	}
 	if address != "" {
-		key := addressSetting(d.Spec.Protocol.Type)
+		key := addressSetting(d.Spec.Protocol.Type, address)
 		if _, twice := config[key]; twice {
 			return d, exitcode.Errorf(exitcode.Misused, "%s is given twice: as ADDRESS and with --set", key)
 		}
@@ -148,10 +150,15 @@ func (o *addOptions) newDevice(m resource.DeviceModel, name, address string) (d 
 	return d, nil
 }
 
-// addressSetting is the setting of a protocol that says where a device is.
-func addressSetting(protocol string) string {
-	if resource.SameProtocol(protocol, "mqtt") {
-		return "topic"
+// addressSetting is the setting of a protocol that says where a device is. A device of BACnet is found by its number, too.
+func addressSetting(protocol, address string) string {
+	if _, err := strconv.ParseUint(address, 10, 22); err == nil && resource.SameProtocol(protocol, "bacnet") {
+		return "device"
+	}
+	for known, setting := range map[string]string{"mqtt": "topic", "opcua": "endpoint", "http": "url"} {
+		if resource.SameProtocol(protocol, known) {
+			return setting
+		}
 	}
 	return "address"
 }

@@ -1,7 +1,6 @@
 package devices
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -76,7 +75,7 @@ func (o *alarmOptions) list(ctx context.Context, names []string) error {
 		return err
 	}
 	list := []raisedAlarm{}
-	_, err = o.List(ctx, kind, client.ListOptions{Namespace: o.Namespace, Labels: o.labels}, func(page []client.Object) error {
+	_, err = o.List(ctx, kind, client.ListOptions{Namespace: o.Namespace, Labels: o.labels, Fields: "status.alarm=True", Order: "metadata.name"}, func(page []client.Object) error {
 		for _, got := range page {
 			var d resource.Device
 			if err := got.Into(&d); err != nil {
@@ -94,15 +93,7 @@ func (o *alarmOptions) list(ctx context.Context, names []string) error {
 	if err != nil {
 		return err
 	}
-	slices.SortStableFunc(list, func(a, b raisedAlarm) int {
-		known := func(r raisedAlarm) int {
-			if r.Acknowledged {
-				return 1
-			}
-			return 0
-		}
-		return cmp.Or(cmp.Compare(known(a), known(b)), cmp.Compare(resource.SeverityRank(b.Severity), resource.SeverityRank(a.Severity)), strings.Compare(a.Since, b.Since))
-	})
+	slices.SortStableFunc(list, func(a, b raisedAlarm) int { return a.Compare(b.AlarmStatus) })
 	if o.output == "json" || o.output == "yaml" {
 		return printer.Document(o.out, o.output, list)
 	}

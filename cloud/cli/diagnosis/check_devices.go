@@ -19,6 +19,7 @@ func checkDevices(d *NodeDiagnosis, f Facts) {
 	if len(f.Devices) == 0 {
 		return
 	}
+	d.alarms(f)
 	before := len(d.Findings)
 	d.notOnline(f)
 	var waiting, refused, unread, degraded, conflicts, overridden, noModel []string
@@ -66,6 +67,23 @@ func checkDevices(d *NodeDiagnosis, f Facts) {
 		return
 	}
 	d.add(MarkOK, "", "%s, all online and as they should be", what)
+}
+
+// alarms lists the alarms that are raised: the devices' values are as they are, and all may be well with the node.
+func (d *NodeDiagnosis) alarms(f Facts) {
+	var raised, known []string
+	for _, x := range f.Devices {
+		for _, a := range slices.SortedFunc(slices.Values(x.Status.Alarms), resource.AlarmStatus.Compare) {
+			text := x.Metadata.Name + " (" + a.Key() + ", " + a.Severity + ": " + terminal.Printable(a.Message, 100) + ")"
+			if a.Acknowledged {
+				known = append(known, text)
+			} else {
+				raised = append(raised, text)
+			}
+		}
+	}
+	d.list(MarkLook, raised, "edgebus alarm list shows them all; edgebus alarm ack DEVICE says that you know of them", "alarms that are raised: %s")
+	d.list(MarkOK, known, "", "alarms that somebody has acknowledged: %s")
 }
 
 // overriddenOrWaiting returns the overrides on the node that stand before desired values, and whether other values are still to be applied.
