@@ -251,6 +251,13 @@ type SNMP struct {
 	Timeout        time.Duration `yaml:"timeout" min:"1"`
 }
 
+// DMI holds the settings of the bridge for KubeEdge's mappers.
+type DMI struct {
+	Socket        string        `yaml:"socket"`
+	Dir           string        `yaml:"dir"`
+	ConfirmWithin time.Duration `yaml:"confirmWithin" min:"1"`
+}
+
 // HTTPMapper holds the settings of the http driver.
 type HTTPMapper struct {
 	Hooks          string        `yaml:"hooks"`

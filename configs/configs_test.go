@@ -340,6 +340,7 @@ func TestEverySettingIsDocumented(t *testing.T) {
 	check("mapper-mqtt", AddFlags[Mapper[MapperMQTT]])
 	check("mapper-http", AddFlags[Mapper[HTTPMapper]])
 	check("mapper-opcua", AddFlags[Mapper[OPCUA]])
+	check("mapper-dmi", AddFlags[Mapper[DMI]])
 	check("mapper-snmp", AddFlags[Mapper[SNMP]])
 	check("mapper-virtual", AddFlags[Mapper[Virtual]])
 }

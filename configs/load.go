@@ -26,7 +26,7 @@ import (
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
-//go:embed hub.yaml core.yaml agent.yaml discovery.yaml mapper-bacnet.yaml mapper-http.yaml mapper-modbus.yaml mapper-mqtt.yaml mapper-opcua.yaml mapper-snmp.yaml mapper-virtual.yaml
+//go:embed hub.yaml core.yaml agent.yaml discovery.yaml mapper-bacnet.yaml mapper-dmi.yaml mapper-http.yaml mapper-modbus.yaml mapper-mqtt.yaml mapper-opcua.yaml mapper-snmp.yaml mapper-virtual.yaml
 var embeddedPages embed.FS
 
 // SystemDir is where a program looks for its file when no flag names one.

@@ -209,6 +209,9 @@ func DeviceOf(d Driver, node string, b resource.Bundle, collect time.Duration) (
 			dev.Commands = append(dev.Commands, p)
 		}
 	}
+	if f, ok := d.(Former); ok {
+		dev.Form = f.Form(b)
+	}
 	dev.expandWords()
 	return dev, wrong
 }
@@ -289,6 +292,17 @@ func (d *device) configure(info Device, m resource.DeviceModel) {
 		d.props[p.Name] = prop
 		d.order = append(d.order, p.Name)
 	}
+}
+
+// inForce are the desired values that were written to the device and are desired still.
+func (d *device) inForce() map[string]string {
+	out := map[string]string{}
+	for name, p := range d.props {
+		if p.desired.ver != 0 && p.desired.ver == p.appliedVer && !p.desired.cleared {
+			out[name] = p.desired.value
+		}
+	}
+	return out
 }
 
 // setDesired takes a desired value from the core. A version identifies it: the upper half is the epoch of the core's store, the lower

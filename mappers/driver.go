@@ -48,6 +48,12 @@ type Describer interface {
 	Settings() ProtocolSettings
 }
 
+// Former is a Driver that needs Devices as they were written, such as texts apart from numbers. What it makes of one with its model becomes
+// Device.Form, and a device with another form is configured anew.
+type Former interface {
+	Form(b resource.Bundle) string
+}
+
 // ProtocolSettings are the settings of a protocol; Run adds its names.
 type ProtocolSettings = resource.ProtocolSettings
 
@@ -163,8 +169,19 @@ type Device struct {
 	// OfflineAfter is how long nothing of the device has answered until it is offline: spec.protocol.config.offlineAfter, which the driver
 	// doesn't get. 0: three of its cycles, and at least 5 s.
 	OfflineAfter time.Duration
+	// Form is what a Former made of the Device and its model.
+	Form string
 
-	tell func(code, message string)
+	tell    func(code, message string)
+	inForce func() map[string]string
+}
+
+// InForce are the desired values that were written to the device and are desired still, by property.
+func (d Device) InForce() map[string]string {
+	if d.inForce == nil {
+		return nil
+	}
+	return d.inForce()
 }
 
 // Tell says what users should know of a device that works, such as a limit that the driver has found out, with the setting that makes it

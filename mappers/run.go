@@ -66,7 +66,9 @@ func Run(ctx context.Context, o Options, driver Driver) error {
 	m.out.now = o.Now
 	m.out.tooLarge = m.valueTooLarge
 	m.out.set(m.presence(resource.Online))
-	m.out.set(m.protocols())
+	if len(driver.Protocols()) > 0 {
+		m.out.set(m.protocols())
+	}
 	if d, ok := driver.(Describer); ok {
 		m.out.set(m.settings(d))
 	}

@@ -300,6 +300,11 @@ func recoverPanic(f func() error) (err error) {
 // open opens a device.
 func (w *worker) open(ctx context.Context, d *device, info Device) error {
 	info.tell = func(code, message string) { w.m.tell(d, code, message) }
+	info.inForce = func() map[string]string {
+		w.m.mu.Lock()
+		defer w.m.mu.Unlock()
+		return d.inForce()
+	}
 	err := w.call(ctx, w.m.o.CallTimeout, func(ctx context.Context) (err error) {
 		d.session, err = Open(ctx, w.m.driver, info)
 		return err

@@ -43,6 +43,8 @@ type Program[D any] struct {
 	Settings string
 	// Driver makes the driver and may change the options that follow from its settings.
 	Driver func(settings D, o *mappers.Options) (mappers.Driver, error)
+	// Run is instead of Driver, for a program that has several.
+	Run func(ctx context.Context, settings D, o mappers.Options) error
 	// Commands are what the program can do besides.
 	Commands []*cobra.Command
 }
@@ -152,6 +154,9 @@ func (p Program[D]) run(ctx context.Context, cfg configs.Mapper[D], program daem
 		return err
 	}
 	o.DriveLog, o.Log = driveLog, program.Log
+	if p.Run != nil {
+		return p.Run(ctx, cfg.Driver, o)
+	}
 	driver, err := p.Driver(cfg.Driver, &o)
 	if err != nil {
 		return err

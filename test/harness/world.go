@@ -157,7 +157,7 @@ func (w *World) command(name string) (line []string, ready string, err error) {
 			"--link-server", "mqtt://" + n.Net.Addr(), "--link-retry-backoff-min", "50ms", "--link-retry-backoff-max", "500ms",
 			"--link-retry-timeout", "1s", "--link-keepalive", "2s",
 		}, common...), "http://" + n.HTTP + "/readyz", nil
-	case "virtual", "modbus", "mqtt", "bacnet", "opcua", "snmp", "http":
+	case "virtual", "modbus", "mqtt", "bacnet", "opcua", "snmp", "http", "dmi":
 		return append([]string{"mapper-" + role, "--server", "mqtt://" + n.MQTT}, common...), "", nil
 	case "simulator":
 		return []string{"mapper-modbus", "simulate", "--listen", n.Modbus}, n.Modbus, nil

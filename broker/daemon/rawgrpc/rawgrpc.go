@@ -1,7 +1,7 @@
 // Package rawgrpc serves and calls gRPC with messages as they are on the wire: its callers encode and decode them, so that each part of a
-// message is checked and bounded by itself.
+// message is checked and bounded by itself (EachField).
 //
-// It never looks into a message.
+// It knows the messages of no service.
 package rawgrpc
 
 import (

@@ -12,6 +12,8 @@ import (
 	"unicode/utf8"
 
 	"google.golang.org/protobuf/encoding/protowire"
+
+	"github.com/edgebus/edgebus/broker/daemon/rawgrpc"
 )
 
 // Bounds of a handler's messages. The limits of a device are in topics/resource.
@@ -71,42 +73,6 @@ func CheckName(name string) error {
 	return nil
 }
 
-// EachField calls visit with each field of a protobuf message. Number is the value of a varint, or the bits of a fixed-size field; text is the
-// content of a field with a length, and nil for all others.
-func EachField(message []byte, visit func(field protowire.Number, number uint64, text []byte) error) error {
-	for len(message) > 0 {
-		field, kind, n := protowire.ConsumeTag(message)
-		if n < 0 {
-			return protowire.ParseError(n)
-		}
-		message = message[n:]
-		var number uint64
-		var text []byte
-		switch kind {
-		case protowire.VarintType:
-			number, n = protowire.ConsumeVarint(message)
-		case protowire.Fixed32Type:
-			var bits uint32
-			bits, n = protowire.ConsumeFixed32(message)
-			number = uint64(bits)
-		case protowire.Fixed64Type:
-			number, n = protowire.ConsumeFixed64(message)
-		case protowire.BytesType:
-			text, n = protowire.ConsumeBytes(message)
-		default:
-			n = protowire.ConsumeFieldValue(field, kind, message)
-		}
-		if n < 0 {
-			return protowire.ParseError(n)
-		}
-		message = message[n:]
-		if err := visit(field, number, text); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
 func appendText(b []byte, field protowire.Number, value string) []byte {
 	if value == "" {
 		return b
@@ -127,7 +93,7 @@ func appendMessage(b []byte, field protowire.Number, value []byte) []byte {
 
 // parseMapEntry reads an entry of a map.
 func parseMapEntry(b []byte) (key string, value []byte, err error) {
-	err = EachField(b, func(f protowire.Number, _ uint64, t []byte) error {
+	err = rawgrpc.EachField(b, func(f protowire.Number, _ uint64, t []byte) error {
 		switch f {
 		case 1:
 			key = string(t)
@@ -166,7 +132,7 @@ func (d Device) appendTo(b []byte) []byte {
 // EachDevice calls visit with each device of a list, or with what is wrong with it. An error says that the rest of the list can't be
 // read.
 func EachDevice(b []byte, visit func(Device, error)) error {
-	return EachField(b, func(f protowire.Number, _ uint64, t []byte) error {
+	return rawgrpc.EachField(b, func(f protowire.Number, _ uint64, t []byte) error {
 		if f == 1 {
 			visit(parseDevice(t))
 		}
@@ -178,7 +144,7 @@ func parseDevice(b []byte) (d Device, err error) {
 	if len(b) > MaxDevice {
 		return d, fmt.Errorf("a device of %d bytes: at most %d", len(b), MaxDevice)
 	}
-	err = EachField(b, func(f protowire.Number, _ uint64, t []byte) error {
+	err = rawgrpc.EachField(b, func(f protowire.Number, _ uint64, t []byte) error {
 		switch f {
 		case 1:
 			d.ID = string(t)
@@ -209,7 +175,7 @@ func parseDevice(b []byte) (d Device, err error) {
 }
 
 func parseMount(b []byte) (m Mount, err error) {
-	err = EachField(b, func(f protowire.Number, n uint64, t []byte) error {
+	err = rawgrpc.EachField(b, func(f protowire.Number, n uint64, t []byte) error {
 		switch f {
 		case 1:
 			m.ContainerPath = string(t)
@@ -225,7 +191,7 @@ func parseMount(b []byte) (m Mount, err error) {
 
 func parseDeviceSpec(b []byte) (s DeviceSpec, err error) {
 	to := []*string{&s.ContainerPath, &s.HostPath, &s.Permissions}
-	err = EachField(b, func(f protowire.Number, _ uint64, t []byte) error {
+	err = rawgrpc.EachField(b, func(f protowire.Number, _ uint64, t []byte) error {
 		if int(f) <= len(to) {
 			*to[f-1] = string(t)
 		}
@@ -261,7 +227,7 @@ func (r Request) appendTo(b []byte, c Contract) []byte {
 }
 
 func parseRequest(b []byte, c Contract) (r Request, err error) {
-	err = EachField(b, func(f protowire.Number, _ uint64, t []byte) error {
+	err = rawgrpc.EachField(b, func(f protowire.Number, _ uint64, t []byte) error {
 		switch {
 		case c == ContractProposal && f == 1:
 			key, value, err := parseMapEntry(t)
@@ -281,7 +247,7 @@ func parseRequest(b []byte, c Contract) (r Request, err error) {
 				r.Properties = map[string][]byte{}
 			}
 			r.Properties[key] = nil
-			return EachField(value, func(f protowire.Number, _ uint64, t []byte) error {
+			return rawgrpc.EachField(value, func(f protowire.Number, _ uint64, t []byte) error {
 				if f == 1 {
 					r.Properties[key] = append([]byte{}, t...)
 				}
@@ -312,7 +278,7 @@ func (r Registration) appendTo(b []byte) []byte {
 
 func parseRegistration(b []byte, c Contract) (Registration, error) {
 	r := Registration{Contract: c, Shared: c == ContractProposal}
-	err := EachField(b, func(f protowire.Number, n uint64, t []byte) error {
+	err := rawgrpc.EachField(b, func(f protowire.Number, n uint64, t []byte) error {
 		switch {
 		case f == 1:
 			r.Name = string(t)

@@ -1,0 +1,291 @@
+package dmi
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/edgebus/edgebus/mappers"
+)
+
+// driver drives the devices of a peer.
+type driver struct{ p *peer }
+
+// Protocols implements mappers.Driver.
+func (d driver) Protocols() []string { return []string{d.p.protocol} }
+
+// goneAfter is how long after its session a device is removed from its mapper: a new configuration opens it again at once.
+const goneAfter = 5 * time.Second
+
+// Open implements mappers.Driver. The mapper is told of the device when it is first asked about it.
+func (d driver) Open(ctx context.Context, info mappers.Device) (mappers.Session, error) {
+	if _, err := deviceMessage(d.p.contract, info.Form, nil); err != nil {
+		return nil, mappers.BadConfig("spec", "the mapper can't be told of the Device: %v", err)
+	}
+	d.p.mu.Lock()
+	defer d.p.mu.Unlock()
+	dev := d.p.devices[info.Name]
+	if dev == nil {
+		dev = &device{p: d.p, name: info.Name, wrote: map[string]string{}, values: map[string]value{}, since: time.Now()}
+		d.p.devices[info.Name] = dev
+	}
+	dev.configure(info)
+	return &session{dev}, nil
+}
+
+// device is what a peer was told of a device, and what it has reported.
+type device struct {
+	p    *peer
+	name string
+
+	telling sync.Mutex // held while the mapper is told something of it
+
+	mu     sync.Mutex
+	info   mappers.Device
+	life   int    // of the peer, in which it was told of the device
+	told   string // the form that it was told
+	wrote  map[string]string
+	values map[string]value
+	heard  time.Time
+	since  time.Time // when it was first opened
+	state  string
+	emit   func(property, value string)
+	opened int // counts the sessions
+	open   bool
+}
+
+// value is a reported one.
+type value struct {
+	text string
+	at   time.Time
+}
+
+func (d *device) configure(info mappers.Device) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.info, d.open = info, true
+	d.opened++
+	for name := range d.values {
+		if _, still := info.Property(name); !still {
+			delete(d.values, name)
+		}
+	}
+}
+
+func (d *device) form() string {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.info.Form
+}
+
+// message is the device with its desired values: those in force, and those that were written since.
+func (d *device) message(written map[string]string) ([]byte, error) {
+	d.mu.Lock()
+	info, wrote := d.info, maps.Clone(d.wrote)
+	d.mu.Unlock()
+	desired := map[string]string{}
+	maps.Copy(desired, info.InForce())
+	maps.Copy(desired, wrote)
+	maps.Copy(desired, written)
+	return deviceMessage(d.p.contract, info.Form, desired)
+}
+
+func (d *device) setLife(life int) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if life > d.life {
+		d.life, d.told = life, d.info.Form
+	}
+}
+
+// tell tells the mapper of the device, if it doesn't know it as it is, and of values that are to be written.
+func (d *device) tell(ctx context.Context, written map[string]string) error {
+	d.telling.Lock()
+	defer d.telling.Unlock()
+	life, doubtful := d.p.lifeNow()
+	d.mu.Lock()
+	knows, form := d.life == life, d.info.Form
+	asItIs := knows && d.told == form
+	d.mu.Unlock()
+	if asItIs && len(written) == 0 {
+		return nil
+	}
+	if err := d.p.tellModel(ctx, form); err != nil {
+		return err
+	}
+	message, err := d.message(written)
+	if err != nil {
+		return err
+	}
+	request := appendBytes(nil, 1, message)
+	if !knows {
+		// A mapper that knows the device says so, or keeps it as it was: it is told by the update that follows.
+		if err := d.p.call(ctx, "RegisterDevice", request); err != nil && (!doubtful || !isRefusal(err)) {
+			return err
+		}
+	}
+	if knows || doubtful {
+		if err := d.p.call(ctx, "UpdateDevice", request); err != nil {
+			return err
+		}
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	maps.Copy(d.wrote, written)
+	if life > d.life {
+		d.life = life
+	}
+	d.told = form
+	return nil
+}
+
+func isRefusal(err error) bool {
+	var r *mappers.Refusal
+	return errors.As(err, &r)
+}
+
+// take takes a report. Values of properties that the device doesn't have are left out.
+func (d *device) take(r report, now time.Time) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.heard = now
+	if r.state != "" {
+		d.state = strings.ToLower(r.state)
+	}
+	for name, text := range r.values {
+		if _, has := d.info.Property(name); !has {
+			continue
+		}
+		d.values[name] = value{text, now}
+		if d.emit != nil {
+			d.emit(name, text)
+		}
+	}
+}
+
+// answers reports why the device is not there.
+func (d *device) answers(now time.Time) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	switch d.state {
+	case "offline", "disconnected":
+		return mappers.SaysOffline(fmt.Errorf("its mapper says that it is %s", d.state))
+	case "", "ok", "online":
+		d.info.Tell("State", "")
+	default:
+		d.info.Tell("State", "its mapper says: "+d.state)
+	}
+	patience := d.info.OfflineAfter
+	if patience == 0 {
+		patience = 2 * time.Second
+		for _, p := range d.info.Properties {
+			if p.Visited {
+				patience = max(patience, 2*p.Collect+time.Second)
+			}
+		}
+	}
+	last := d.heard
+	if last.Before(d.since) {
+		last = d.since
+	}
+	switch {
+	case now.Sub(last) > patience && d.heard.IsZero():
+		return errors.New("its mapper has reported nothing of it")
+	case now.Sub(last) > patience:
+		return fmt.Errorf("its mapper has reported nothing of it for %s", now.Sub(last).Round(time.Second))
+	case d.heard.IsZero():
+		return errors.New("its mapper has reported nothing of it yet")
+	}
+	return nil
+}
+
+// session is an open device.
+type session struct{ d *device }
+
+// Close implements mappers.Session.
+func (s *session) Close() error {
+	d := s.d
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.open, d.emit = false, nil
+	opened := d.opened
+	time.AfterFunc(goneAfter, func() { d.leave(opened) })
+	return nil
+}
+
+// leave removes a device from its mapper that was not opened again, until the mapper has taken it or has registered anew.
+func (d *device) leave(opened int) {
+	d.p.mu.Lock()
+	d.mu.Lock()
+	again, life, namespace := d.open || d.opened != opened, d.life, "default"
+	stopped := d.p.stopped
+	if !again && !stopped {
+		delete(d.p.devices, d.name)
+	}
+	now := d.p.life
+	d.mu.Unlock()
+	d.p.mu.Unlock()
+	if again || stopped || life != now {
+		return
+	}
+	if f, err := readForm(d.form()); err == nil {
+		namespace = scalarText(f.Device["namespace"])
+	}
+	if err := d.p.remove(context.Background(), d.name, namespace); err != nil && !isRefusal(err) {
+		time.AfterFunc(goneAfter, func() { d.leave(opened) })
+	}
+}
+
+// Reconnect implements mappers.Reconnector: each call makes its connection itself.
+func (s *session) Reconnect() {}
+
+// Ping implements mappers.Pinger.
+func (s *session) Ping(ctx context.Context) error {
+	if err := s.d.p.listens(); err != nil {
+		return err
+	}
+	if err := s.d.tell(ctx, nil); err != nil {
+		return err
+	}
+	return s.d.answers(time.Now())
+}
+
+// ReadBatch implements mappers.BatchReader: the last values that the mapper has reported. One that it has not is missing.
+func (s *session) ReadBatch(ctx context.Context, properties []string) (map[string]mappers.Reading, error) {
+	if err := s.Ping(ctx); err != nil {
+		return nil, err
+	}
+	s.d.mu.Lock()
+	defer s.d.mu.Unlock()
+	out := make(map[string]mappers.Reading, len(properties))
+	for _, name := range properties {
+		if v, known := s.d.values[name]; known {
+			out[name] = mappers.Reading{Value: v.text, At: v.at}
+		}
+	}
+	return out, nil
+}
+
+// Write implements mappers.Writer. The interface has no answer to a write: the value is confirmed when it is reported.
+func (s *session) Write(ctx context.Context, property, value string) error {
+	if err := s.d.p.listens(); err != nil {
+		return err
+	}
+	if err := s.d.tell(ctx, map[string]string{property: value}); err != nil {
+		return err
+	}
+	return mappers.ErrUnconfirmed
+}
+
+// Push implements mappers.Pusher.
+func (s *session) Push(ctx context.Context, emit func(property, value string)) error {
+	s.d.mu.Lock()
+	s.d.emit = emit
+	s.d.mu.Unlock()
+	<-ctx.Done()
+	return nil
+}
