@@ -209,7 +209,7 @@ func DeviceOf(d Driver, node string, b resource.Bundle, collect time.Duration) (
 			dev.Commands = append(dev.Commands, p)
 		}
 	}
-	if f, ok := d.(Former); ok {
+	if f, ok := d.(DeviceFormer); ok {
 		dev.Form = f.Form(b)
 	}
 	dev.expandWords()

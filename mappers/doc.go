@@ -56,6 +56,7 @@
 //	opcua       OPC UA
 //	snmp        SNMP
 //	http        devices with an HTTP interface
+//	dmi         devices of mappers that were written for KubeEdge
 //	examples    a mapper in shell, without this package
 //
 // # Where to add

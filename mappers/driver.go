@@ -48,9 +48,9 @@ type Describer interface {
 	Settings() ProtocolSettings
 }
 
-// Former is a Driver that needs Devices as they were written, such as texts apart from numbers. What it makes of one with its model becomes
+// DeviceFormer is a Driver that needs Devices as they were written, such as texts apart from numbers. What it makes of one with its model becomes
 // Device.Form, and a device with another form is configured anew.
-type Former interface {
+type DeviceFormer interface {
 	Form(b resource.Bundle) string
 }
 
@@ -169,7 +169,7 @@ type Device struct {
 	// OfflineAfter is how long nothing of the device has answered until it is offline: spec.protocol.config.offlineAfter, which the driver
 	// doesn't get. 0: three of its cycles, and at least 5 s.
 	OfflineAfter time.Duration
-	// Form is what a Former made of the Device and its model.
+	// Form is what a DeviceFormer made of the Device and its model.
 	Form string
 
 	tell    func(code, message string)

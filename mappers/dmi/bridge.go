@@ -197,7 +197,12 @@ func (b *bridge) take(r report) error {
 		}
 		b.removed[r.device] = now
 		for _, p := range b.peers {
-			b.work.Go(func() { p.remove(b.runCx, r.device, r.namespace) })
+			ctx := b.runCx
+			b.work.Go(func() {
+				if err := p.remove(ctx, r.device, r.namespace); err != nil {
+					b.log.Debug().Err(err).Str("device", r.device).Msg("a device that is no more is not removed from its mapper yet")
+				}
+			})
 		}
 	}
 	return errUnknownDevice
@@ -215,9 +220,9 @@ func (noDriver) Open(context.Context, mappers.Device) (mappers.Session, error) {
 	return nil, errors.New("it has no devices")
 }
 
-var _ mappers.Former = driver{}
+var _ mappers.DeviceFormer = driver{}
 
-// Form implements mappers.Former.
+// Form implements mappers.DeviceFormer.
 func (d driver) Form(b resource.Bundle) string {
 	text, err := formOf(d.p.contract, b)
 	if err != nil {

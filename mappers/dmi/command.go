@@ -26,7 +26,7 @@ func Main(args []string, stdout, stderr io.Writer) int {
 		Name:  program,
 		Short: "Drives devices through mappers that were written for KubeEdge",
 		Long: `mapper-dmi connects to a node's broker, and serves the socket on which KubeEdge's mappers
-register (DMI v1beta1 and v1alpha1): they run here unchanged. Each of them gets the Devices of
+register (DMI contractV1beta1 and contractV1alpha1): they run here unchanged. Each of them gets the Devices of
 this node that have its protocol, in KubeEdge's form or in Edgebus':
 
   protocol: {type: bluetooth, config: {mac: "AC:23:3F:4E:77:01"}}

@@ -25,13 +25,12 @@ type form struct {
 func formOf(c contract, b resource.Bundle) (string, error) {
 	d, m := b.Device, b.Model
 	d.Spec.PropertyVisitors = slices.DeleteFunc(slices.Clone(m.Visitors(d.Spec.Protocol.Type)), func(v resource.Visitor) bool { return v.PropertyName == "" })
-	d.Spec.Push = nil // the node pushes these
-	device, err := shown(c, resource.KindDevice, d)
+	device, err := showObject(c, resource.KindDevice, d)
 	if err != nil {
 		return "", err
 	}
 	m.Spec.PropertyVisitors = nil
-	model, err := shown(c, resource.KindDeviceModel, m)
+	model, err := showObject(c, resource.KindDeviceModel, m)
 	if err != nil {
 		return "", err
 	}
@@ -43,9 +42,9 @@ func formOf(c contract, b resource.Bundle) (string, error) {
 	return string(out), err
 }
 
-// shown is an object in the dialect of a contract: its name, namespace and spec.
-func shown(c contract, kind string, object any) (map[string]any, error) {
-	version := map[contract]string{v1beta1: "v1beta1", v1alpha1: "v1alpha2"}[c]
+// showObject is an object in the dialect of a contract: its name, namespace and spec.
+func showObject(c contract, kind string, object any) (map[string]any, error) {
+	version := map[contract]string{contractV1beta1: "v1beta1", contractV1alpha1: "v1alpha2"}[c]
 	raw, err := json.Marshal(object)
 	if err != nil {
 		return nil, err
@@ -82,7 +81,7 @@ func modelMessage(c contract, text string) (name string, out []byte, err error) 
 	if err != nil {
 		return "", nil, err
 	}
-	schema := map[contract]message{v1beta1: modelV1beta1, v1alpha1: modelV1alpha1}[c]
+	schema := map[contract]message{contractV1beta1: modelV1beta1, contractV1alpha1: modelV1alpha1}[c]
 	out, err = schema.encode("model", f.Model)
 	return scalarText(f.Model["name"]), out, err
 }
@@ -95,7 +94,7 @@ func deviceMessage(c contract, text string, desired map[string]string) ([]byte, 
 	}
 	spec, _ := f.Device["spec"].(map[string]any)
 	spec["deviceModelReference"] = f.Model["name"]
-	if c == v1alpha1 {
+	if c == contractV1alpha1 {
 		f.completeV1alpha1(spec, desired)
 		return deviceV1alpha1.encode("device", f.Device)
 	}

@@ -94,7 +94,7 @@ func (p *peer) begin(withData bool) []byte {
 	p.tried = time.Time{}
 	life, list := p.life, slices.Collect(maps.Values(p.devices))
 	p.mu.Unlock()
-	if !withData || p.contract == v1alpha1 {
+	if !withData || p.contract == contractV1alpha1 {
 		return nil
 	}
 	slices.SortFunc(list, func(a, b *device) int { return cmp.Compare(a.name, b.name) })
@@ -169,7 +169,7 @@ func (p *peer) call(ctx context.Context, method string, in []byte) error {
 // remove tells the mapper that it doesn't have a device any more.
 func (p *peer) remove(ctx context.Context, name, namespace string) error {
 	in := appendBytes(nil, 1, []byte(name))
-	if p.contract == v1beta1 {
+	if p.contract == contractV1beta1 {
 		in = appendBytes(in, 2, []byte(namespace))
 	}
 	return p.call(ctx, "RemoveDevice", in)

@@ -66,8 +66,8 @@ func (r registration) check() error {
 	if !filepath.IsAbs(r.Address) {
 		return fmt.Errorf("mapper.address: %q must be the absolute path of the Unix socket that the mapper serves", r.Address)
 	}
-	if r.Contract != v1beta1 && r.Contract != v1alpha1 {
-		return fmt.Errorf("contract: %q is neither %s nor %s", r.Contract, v1beta1, v1alpha1)
+	if r.Contract != contractV1beta1 && r.Contract != contractV1alpha1 {
+		return fmt.Errorf("contract: %q is neither %s nor %s", r.Contract, contractV1beta1, contractV1alpha1)
 	}
 	return nil
 }
@@ -93,7 +93,7 @@ func parseStatus(c contract, in []byte) (r report, err error) {
 				switch {
 				case f == 1:
 					return r.takeTwin(text)
-				case f == 2 && c == v1alpha1:
+				case f == 2 && c == contractV1alpha1:
 					r.state = string(text)
 				}
 				return nil

@@ -4,13 +4,12 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
+	"math"
 	"slices"
 	"strconv"
 	"strings"
 
 	"google.golang.org/protobuf/encoding/protowire"
-
-	"math"
 )
 
 // contract is a version of the interface: the name of its package.
@@ -18,8 +17,8 @@ type contract string
 
 // The contracts.
 const (
-	v1beta1  contract = "v1beta1"
-	v1alpha1 contract = "v1alpha1"
+	contractV1beta1  contract = "v1beta1"
+	contractV1alpha1 contract = "v1alpha1"
 )
 
 // fieldKind is how the value of a field is written.
@@ -49,8 +48,8 @@ type message map[string]field
 
 var (
 	twinValue = message{"value": {1, kindText, nil}, "metadata": {2, kindTexts, nil}}
-	// section is a protocol, or how it reaches a property.
-	section = message{"protocolname": {1, kindText, nil}, "configdata": {2, kindValues, nil}}
+	// protocolSection is a protocol, or how it reaches a property.
+	protocolSection = message{"protocolname": {1, kindText, nil}, "configdata": {2, kindValues, nil}}
 
 	pushMethod = message{
 		"http": {1, kindMessage, message{"hostname": {1, kindText, nil}, "port": {2, kindInteger, nil}, "requestpath": {3, kindText, nil}, "timeout": {4, kindInteger, nil}}},
@@ -77,9 +76,9 @@ var (
 		"name": {1, kindText, nil},
 		"spec": {2, kindMessage, message{
 			"devicemodelreference": {1, kindText, nil},
-			"protocol":             {2, kindMessage, section},
+			"protocol":             {2, kindMessage, protocolSection},
 			"properties": {3, kindMessages, message{
-				"name": {1, kindText, nil}, "desired": {2, kindMessage, twinValue}, "visitors": {3, kindMessage, section},
+				"name": {1, kindText, nil}, "desired": {2, kindMessage, twinValue}, "visitors": {3, kindMessage, protocolSection},
 				"reportcycle": {4, kindInteger, nil}, "collectcycle": {5, kindInteger, nil}, "reporttocloud": {6, kindFlag, nil},
 				"pushmethod": {7, kindMessage, pushMethod},
 			}},
@@ -115,7 +114,7 @@ var (
 			"collecttimeout": {6, kindInteger, nil}, "collectretrytimes": {7, kindInteger, nil}, "collecttype": {8, kindText, nil},
 			"customizedvalues": {9, kindValues, nil},
 		}},
-		"customizedprotocol": {5, kindMessage, section},
+		"customizedprotocol": {5, kindMessage, protocolSection},
 	}
 	deviceV1alpha1 = message{
 		"name": {1, kindText, nil},
@@ -137,7 +136,7 @@ var (
 						"orderofoperations": {5, kindMessages, message{"operationtype": {1, kindText, nil}, "operationvalue": {2, kindDouble, nil}}},
 					}},
 				}},
-				"customizedprotocol": {8, kindMessage, section},
+				"customizedprotocol": {8, kindMessage, protocolSection},
 			}},
 		}},
 		"status": {3, kindMessage, message{
@@ -218,7 +217,7 @@ func (f field) append(out []byte, at string, v any) ([]byte, error) {
 		if err != nil {
 			return nil, fmt.Errorf("%s: %q is no whole number", at, text)
 		}
-		return protowire.AppendVarint(protowire.AppendTag(out, f.number, protowire.VarintType), uint64(n)), nil //nolint:gosec // the wire's form of a negative number
+		return protowire.AppendVarint(protowire.AppendTag(out, f.number, protowire.VarintType), uint64(n)), nil
 	case kindDouble, kindFloat:
 		x, err := strconv.ParseFloat(text, 64)
 		if err != nil {
@@ -269,7 +268,7 @@ func anyValue(v any) []byte {
 		return wrap("BoolValue", protowire.AppendVarint(protowire.AppendTag(nil, 1, protowire.VarintType), protowire.EncodeBool(v)))
 	case json.Number:
 		if n, err := strconv.ParseInt(v.String(), 10, 64); err == nil {
-			return wrap("Int64Value", protowire.AppendVarint(protowire.AppendTag(nil, 1, protowire.VarintType), uint64(n))) //nolint:gosec // the wire's form of a negative number
+			return wrap("Int64Value", protowire.AppendVarint(protowire.AppendTag(nil, 1, protowire.VarintType), uint64(n)))
 		}
 		x, _ := v.Float64() // a number of JSON is one
 		return wrap("FloatValue", protowire.AppendFixed32(protowire.AppendTag(nil, 1, protowire.Fixed32Type), math.Float32bits(float32(x))))

@@ -18,20 +18,20 @@ var errUnknownDevice = errors.New("no Device of this node has this name and the 
 // serve answers mappers of both contracts until ctx ends.
 func (b *bridge) serve(ctx context.Context, l net.Listener) error {
 	s := rawgrpc.NewServer()
-	for _, c := range []contract{v1beta1, v1alpha1} {
+	for _, c := range []contract{contractV1beta1, contractV1alpha1} {
 		s.RegisterService(&grpc.ServiceDesc{ServiceName: string(c) + ".DeviceManagerService", HandlerType: (*any)(nil), Methods: []grpc.MethodDesc{
-			rawgrpc.Unary("MapperRegister", func(_ context.Context, in []byte) ([]byte, error) {
+			rawgrpc.UnaryMethod("MapperRegister", func(_ context.Context, in []byte) ([]byte, error) {
 				r, withData, err := parseRegistration(c, in)
 				if err != nil {
 					return nil, status.Error(codes.InvalidArgument, err.Error())
 				}
 				return b.register(r, withData)
 			}),
-			rawgrpc.Unary("ReportDeviceStatus", func(_ context.Context, in []byte) ([]byte, error) {
+			rawgrpc.UnaryMethod("ReportDeviceStatus", func(_ context.Context, in []byte) ([]byte, error) {
 				r, err := parseStatus(c, in)
 				return nil, b.answer(r, err)
 			}),
-			rawgrpc.Unary("ReportDeviceStates", func(_ context.Context, in []byte) ([]byte, error) {
+			rawgrpc.UnaryMethod("ReportDeviceStates", func(_ context.Context, in []byte) ([]byte, error) {
 				r, err := parseStates(in)
 				return nil, b.answer(r, err)
 			}),

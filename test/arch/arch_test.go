@@ -265,6 +265,9 @@ func mappersRule(from, to string) string {
 	if from == "mappers/mqtt" && (to == "broker/client" || to == "topics/sparkplug") {
 		return "" // its devices' protocols
 	}
+	if from == "mappers/dmi" && isBelow(to, "broker/daemon", "topics/dialect", "topics/resource") {
+		return "" // the server of another project's mappers: Devices as that project writes them
+	}
 	if isDriver(from) && isBelow(to, "broker", "topics") {
 		return "a driver knows its protocol; the SDK knows MQTT, topics and resources"
 	}

@@ -51,8 +51,8 @@ func NewServer(options ...grpc.ServerOption) *grpc.Server {
 	return grpc.NewServer(append(options, grpc.ForceServerCodec(codec{}), grpc.MaxRecvMsgSize(1<<20))...)
 }
 
-// Unary describes a method of a server. The error of handle is the answer's status, if it is one of grpc.
-func Unary(method string, handle func(ctx context.Context, in []byte) (out []byte, err error)) grpc.MethodDesc {
+// UnaryMethod describes a method of a server. The error of handle is the answer's status, if it is one of grpc.
+func UnaryMethod(method string, handle func(ctx context.Context, in []byte) (out []byte, err error)) grpc.MethodDesc {
 	return grpc.MethodDesc{MethodName: method, Handler: func(_ any, ctx context.Context, decode func(any) error, _ grpc.UnaryServerInterceptor) (any, error) {
 		var in Message
 		if err := decode(&in); err != nil {

@@ -77,7 +77,7 @@ func ServeRegistration(s *grpc.Server, register func(context.Context, Registrati
 		service, method, _ := c.names()
 		s.RegisterService(&grpc.ServiceDesc{
 			ServiceName: service, HandlerType: (*any)(nil),
-			Methods: []grpc.MethodDesc{rawgrpc.Unary(method, func(ctx context.Context, in []byte) ([]byte, error) {
+			Methods: []grpc.MethodDesc{rawgrpc.UnaryMethod(method, func(ctx context.Context, in []byte) ([]byte, error) {
 				r, err := parseRegistration(in, c)
 				if err == nil {
 					err = register(ctx, r)
