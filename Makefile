@@ -83,12 +83,12 @@ fuzz: ## run every fuzz target for FUZZTIME
 	@$(STAGE) fuzz scripts/fuzz.sh $(FUZZTIME)
 
 .PHONY: lint
-lint: $(TOOLS)/golangci-lint $(TOOLS)/govulncheck $(TOOLS)/helm ## check style, imports, mistakes, alert rules and the Helm chart
+lint: $(TOOLS)/golangci-lint $(TOOLS)/govulncheck $(TOOLS)/helm ## check style, imports, mistakes, alert rules, boards and the Helm chart
 	@$(STAGE) vet go vet -tags testprogram ./...
 	@$(STAGE) lint $(TOOLS)/golangci-lint run
 	@$(STAGE) names go run ./scripts/vocabulary
 	@$(STAGE) arch go test ./test/arch
-	@$(STAGE) alerts env -C test/tools/alerts CGO_ENABLED=0 go test -trimpath -count=1 .
+	@$(STAGE) monitoring env -C scripts/monitoring CGO_ENABLED=0 go test -trimpath -count=1 .
 	@$(STAGE) chart env -C test/tools/chart CGO_ENABLED=0 go test -trimpath -count=1 .
 	@$(STAGE) chunkenc env -C test/tools/chunkenc CGO_ENABLED=0 go test -trimpath -count=1 .
 	@$(STAGE) govulncheck scripts/vulncheck.sh $(TOOLS)/govulncheck
@@ -146,6 +146,7 @@ packages-test: needs-packages $(TOOLS)/gotestsum ## install, upgrade, remove and
 .PHONY: golden
 golden: ## write the golden files anew; read the difference before you commit it
 	@$(STAGE) golden env GOLDEN=write go test -count=1 $(UNIT)
+	@$(STAGE) monitoring env -C scripts/monitoring CGO_ENABLED=0 go run -trimpath .
 	@$(STAGE) licences env -C scripts/release GOLDEN=write go test -trimpath -count=1 -run Licences .
 
 .PHONY: ci

@@ -90,5 +90,5 @@
 //     readThrottle.countPacket (throttle.go) to read the sender more slowly. publisher.fastPublish skips check: a topic with a limit must not be open
 //     (route.open, set in router.build, route.go).
 //   - a limit on what a user may hold: quotas (quotas.go).
-//   - a metric: metrics.go, and docs/metrics.md.
+//   - a metric: metrics.go, and configs/deploy/monitoring.yaml.
 package broker

@@ -23,5 +23,5 @@
 //
 //   - another form of samples: form and decodeChunk (samples.go), and plot.answer (query.go).
 //   - what is done with the oldest: Store.fit (store.go).
-//   - a figure for metrics: Stats (store.go), AddMetrics (rules.go), and docs/metrics.md.
+//   - a figure for metrics: Stats (store.go), AddMetrics (rules.go), and configs/deploy/monitoring.yaml.
 package history

@@ -13,5 +13,5 @@
 //
 //   - a reason not to take a request: Downloads.take (download.go).
 //   - what is removed first when there is no room: blobFiles.evict (files.go).
-//   - a metric: Stats (download.go) and Register (serve.go), and docs/metrics.md.
+//   - a metric: Stats (download.go) and Register (serve.go), and configs/deploy/monitoring.yaml.
 package blobs

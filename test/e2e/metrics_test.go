@@ -43,7 +43,7 @@ func TestThePageListsWhatThereIs(t *testing.T) {
 			}
 		}
 		require.True(t, strings.HasSuffix(openMetrics(t, address), "# EOF\n"), "OpenMetrics, to who asks for it")
-		require.Equal(t, page[program], exposedMetrics(string(text)), "the %s against docs/metrics.md: have you described what you added?", program)
+		require.Equal(t, page[program], exposedMetrics(string(text)), "the %s against docs/metrics.md: have you described in configs/deploy/monitoring.yaml what you added?", program)
 	}
 }
 

@@ -1,6 +1,4 @@
-// Package alerts tries the alert rules of configs/deploy/prometheus with Prometheus' own parser and engine, as `promtool test rules` does, without
-// what promtool needs beside them, which takes more than a minute to build.
-package alerts
+package main
 
 import (
 	"context"
@@ -10,7 +8,6 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
-	"strings"
 	"testing"
 	"time"
 
@@ -27,7 +24,7 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-const repositoryRoot = "../../.."
+const repositoryRoot = "../.."
 
 var ruleParser = parser.NewParser(parser.Options{})
 
@@ -113,41 +110,59 @@ func TestEachAlertFiresAndKeepsQuiet(t *testing.T) {
 	}
 }
 
-var (
-	listedMetric = regexp.MustCompile("(?m)^\\| `(edgebus_[a-z0-9_]+)(?:\\{([^`}]*)\\})?` \\| (counter|gauge|histogram) \\|")
-	alertRow     = regexp.MustCompile("(?m)^\\| `(.+)`(?: for ([0-9]+) ([ms]))? \\| ")
-	labelUse     = regexp.MustCompile(`\$labels\.(\w+)`)
-)
+var labelUse = regexp.MustCompile(`\$labels\.(\w+)`)
 
-// Rules ask for metrics, and show labels, that docs/metrics.md lists: that page is held against what the programs expose.
-func TestRulesNameMetricsThatExist(t *testing.T) {
-	page, err := os.ReadFile(filepath.Join(repositoryRoot, "docs/metrics.md"))
+// listedMetrics are the names that Prometheus has of the table's metrics, with their labels.
+func listedMetrics(t *testing.T) map[string][]string {
+	t.Helper()
+	table, err := readTable(repositoryRoot)
 	require.NoError(t, err)
 	listed := map[string][]string{}
-	for _, m := range listedMetric.FindAllStringSubmatch(string(page), -1) {
-		names, shown := []string{m[1]}, append(strings.Split(m[2], ","), "instance")
-		if m[3] == "histogram" {
-			names, shown = []string{m[1] + "_bucket", m[1] + "_sum", m[1] + "_count"}, append(shown, "le")
-		}
-		for _, name := range names {
-			listed[name] = shown
+	for _, s := range table.Sections {
+		for _, m := range s.Metrics {
+			require.Contains(t, []string{"counter", "gauge", "histogram"}, m.Kind, m.Name)
+			names, shown := []string{m.Name}, append(slices.Clone(m.Labels), "instance")
+			if m.Kind == "histogram" {
+				names, shown = []string{m.Name + "_bucket", m.Name + "_sum", m.Name + "_count"}, append(shown, "le")
+			}
+			for _, name := range names {
+				require.NotContains(t, listed, name, "twice")
+				listed[name] = shown
+			}
 		}
 	}
-	for _, r := range readRules(t) {
-		expr, err := ruleParser.ParseExpr(r.Expr)
-		require.NoError(t, err)
-		var known []string
-		parser.Inspect(expr, func(n parser.Node, _ []parser.Node) error {
-			if s, ok := n.(*parser.VectorSelector); ok {
-				require.Contains(t, listed, s.Name, r.Alert)
-				known = append(known, listed[s.Name]...)
-				for _, m := range s.LabelMatchers {
-					require.Contains(t, append(known, labels.MetricName), m.Name, r.Alert)
-				}
+	return listed
+}
+
+// requireListed fails if an expression asks for a metric or a label that the table doesn't have, and returns the labels of its metrics.
+func requireListed(t *testing.T, listed map[string][]string, text, where string) (known []string) {
+	t.Helper()
+	expr, err := ruleParser.ParseExpr(text)
+	require.NoError(t, err, where)
+	parser.Inspect(expr, func(n parser.Node, _ []parser.Node) error {
+		switch n := n.(type) {
+		case *parser.VectorSelector:
+			require.Contains(t, listed, n.Name, where)
+			known = append(known, listed[n.Name]...)
+			for _, m := range n.LabelMatchers {
+				require.Contains(t, append(known, labels.MetricName), m.Name, where)
 			}
-			return nil
-		})
-		require.NotEmpty(t, known, r.Alert)
+		case *parser.AggregateExpr:
+			for _, name := range n.Grouping {
+				require.NotEmpty(t, name, where)
+			}
+		}
+		return nil
+	})
+	require.NotEmpty(t, known, where)
+	return known
+}
+
+// Rules ask for metrics, and show labels, that the table lists: it is held against what the programs expose.
+func TestRulesNameMetricsThatExist(t *testing.T) {
+	listed := listedMetrics(t)
+	for _, r := range readRules(t) {
+		known := requireListed(t, listed, r.Expr, r.Alert)
 		require.Contains(t, []string{"warning", "critical"}, r.Labels["severity"], r.Alert)
 		for _, name := range []string{"summary", "description"} {
 			require.NotEmpty(t, r.Annotations[name], r.Alert)
@@ -156,31 +171,6 @@ func TestRulesNameMetricsThatExist(t *testing.T) {
 			}
 		}
 	}
-}
-
-// The table of docs/metrics.md has each rule, and no other.
-func TestAlertsOfThePageAreRules(t *testing.T) {
-	page, err := os.ReadFile(filepath.Join(repositoryRoot, "docs/metrics.md"))
-	require.NoError(t, err)
-	var rules, listed []string
-	for _, r := range readRules(t) {
-		expr, err := ruleParser.ParseExpr(r.Expr)
-		require.NoError(t, err)
-		rules = append(rules, expr.String()+" for "+r.For.String())
-	}
-	_, table, found := strings.Cut(string(page), "## Alerts\n")
-	require.True(t, found)
-	table, _, _ = strings.Cut(table, "\n## ")
-	for _, m := range alertRow.FindAllStringSubmatch(table, -1) {
-		expr, err := ruleParser.ParseExpr(strings.ReplaceAll(m[1], "`", ""))
-		require.NoError(t, err, m[0])
-		length := "0s"
-		if m[2] != "" {
-			length = m[2] + m[3]
-		}
-		listed = append(listed, expr.String()+" for "+length)
-	}
-	require.ElementsMatch(t, rules, listed)
 }
 
 // ruleServer evaluates rules once a minute, as Prometheus does.

@@ -1,8 +1,9 @@
-module github.com/edgebus/edgebus/test/tools/alerts
+module github.com/edgebus/edgebus/scripts/monitoring
 
 go 1.26.7
 
 require (
+	github.com/grafana/grafana-foundation-sdk/go v0.0.22
 	github.com/prometheus/common v0.72.1
 	github.com/prometheus/prometheus v0.316.0
 	github.com/stretchr/testify v1.12.1
