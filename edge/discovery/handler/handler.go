@@ -200,8 +200,12 @@ func unquoteFields(details string, to reflect.Type) (string, error) {
 // isTextField reports whether a field is one that a text is read into, or there is none.
 func isTextField(t reflect.Type, name string) bool {
 	for i := range t.NumField() {
-		if tag, _, _ := strings.Cut(t.Field(i).Tag.Get("yaml"), ","); tag == name {
-			f := t.Field(i).Type
+		f := t.Field(i).Type
+		tag, options, _ := strings.Cut(t.Field(i).Tag.Get("yaml"), ",")
+		if options == "inline" && !isTextField(f, name) {
+			return false
+		}
+		if tag == name {
 			return f.Kind() == reflect.String || f == reflect.TypeFor[time.Duration]() || reflect.PointerTo(f).Implements(reflect.TypeFor[yaml.Unmarshaler]())
 		}
 	}

@@ -10,6 +10,7 @@
 //	policy.go        the security policies: how keys are made and used
 //	channel.go       a connection with its secure channel: chunks, sealed and opened
 //	session.go       endpoints, and how a session begins
+//	servers.go       which servers there are, and what they are
 //	services.go      read, write, call, browse
 //	subscription.go  changes and events that a server tells by itself
 //	structure.go     structures, by what the server says of their types

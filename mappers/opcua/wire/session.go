@@ -18,6 +18,8 @@ import (
 // The numbers of requests and answers in their binary encoding.
 const (
 	idServiceFault        = 397
+	idFindRequest         = 422
+	idFindResponse        = 425
 	idEndpointsRequest    = 428
 	idEndpointsResponse   = 431
 	idOpenRequest         = 446
@@ -47,17 +49,24 @@ type Options struct {
 
 // Endpoint is one of the ways that a server offers.
 type Endpoint struct {
-	URL    string
-	Policy Policy
-	Mode   SecurityMode
-	Cert   []byte
-	tokens []userToken
+	URL string
+
+	Application Application
+	Policy      Policy
+	Mode        SecurityMode
+	Cert        []byte
+	tokens      []userToken
 }
 
 type userToken struct {
 	id     string
 	kind   uint32 // 0 anonymous, 1 user name, 2 certificate, 3 issued
 	policy string
+}
+
+// Anonymous reports whether who doesn't say who they are are let in.
+func (e Endpoint) Anonymous() bool {
+	return slices.ContainsFunc(e.tokens, func(t userToken) bool { return t.kind == 0 })
 }
 
 type responseHeader struct {
@@ -98,6 +107,16 @@ func HostOf(text string) (string, error) {
 
 // Endpoints asks a server for the ways that it offers, without security, which every server answers.
 func Endpoints(ctx context.Context, address string) ([]Endpoint, error) {
+	r, err := askUnsecured(ctx, address, idEndpointsRequest, idEndpointsResponse)
+	if err != nil {
+		return nil, fmt.Errorf("ask for the endpoints: %w", err)
+	}
+	endpoints := readList(r, 20, r.endpoint)
+	return endpoints, r.err
+}
+
+// askUnsecured asks one of the questions that every server answers without a session: for all that it has of something.
+func askUnsecured(ctx context.Context, address string, request, response uint32) (*reader, error) {
 	host, err := HostOf(address)
 	if err != nil {
 		return nil, err
@@ -108,26 +127,24 @@ func Endpoints(ctx context.Context, address string) ([]Endpoint, error) {
 	}
 	defer c.close()
 	var w writer
-	w.nodeID(NumericID(0, idEndpointsRequest))
+	w.nodeID(NumericID(0, request))
 	w.requestHeader(NodeID{}, 10*time.Second)
 	w.string(address)
 	w.uint32(0)
 	w.uint32(0)
 	a, err := c.call(ctx, w.data, (*secureChannel).sendMessage)
 	if err != nil {
-		return nil, fmt.Errorf("ask for the endpoints: %w", c.reason(err))
+		return nil, c.reason(err)
 	}
-	if a.typeID != idEndpointsResponse {
-		return nil, fmt.Errorf("the answer to GetEndpoints has type %d", a.typeID)
+	if a.typeID != response {
+		return nil, fmt.Errorf("the answer has type %d, not %d", a.typeID, response)
 	}
-	r := reader{data: a.body}
-	endpoints := readList(&r, 20, r.endpoint)
-	return endpoints, r.err
+	return &reader{data: a.body}, nil
 }
 
 func (r *reader) endpoint() (e Endpoint) {
 	e.URL = r.string()
-	r.application()
+	e.Application = r.application()
 	e.Cert = r.bytes()
 	e.Mode = SecurityMode(r.uint32())
 	policy := r.string()
@@ -142,18 +159,6 @@ func (r *reader) endpoint() (e Endpoint) {
 	r.bytes()
 	r.byte()
 	return e
-}
-
-func (r *reader) application() {
-	r.bytes()
-	r.bytes()
-	r.localizedText()
-	r.uint32()
-	r.bytes()
-	r.bytes()
-	for range r.count(4) {
-		r.bytes()
-	}
 }
 
 // chooseEndpoint finds the endpoint that the options ask for, or the best.

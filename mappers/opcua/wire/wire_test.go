@@ -232,6 +232,8 @@ func FuzzAnswers(f *testing.F) {
 			_ = c.take("MSGF", data)
 		case 4:
 			readList(&r, 20, r.endpoint)
+			r = reader{data: data}
+			readList(&r, 20, r.application)
 		case 6:
 			if d, ok := structureDefinition(r.value(0)); ok {
 				_ = d

@@ -1,7 +1,8 @@
 // Package opcua is the discovery handler for OPC UA servers, as Akri has it: it asks servers and local discovery servers at given URLs which
 // servers they know (FindServers), and filters by application names.
 //
-// It never opens a session, and asks only what a server answers without security.
+// It asks only what a server answers without security. Where it is to identify servers it asks each found one for the security that it offers and, over an anonymous
+// session without security, if there can be one, for its product; it never signs in, browses or writes.
 package opcua
 
 import (
@@ -19,6 +20,7 @@ import (
 
 	"github.com/edgebus/edgebus/edge/discovery/handler"
 	"github.com/edgebus/edgebus/edge/discovery/handlers/network"
+	"github.com/edgebus/edgebus/mappers/opcua/wire"
 )
 
 // Program is the handler.
@@ -37,49 +39,55 @@ type details struct {
 		} `yaml:"standard"`
 	} `yaml:"opcuaDiscoveryMethod"`
 	ApplicationNames *network.List `yaml:"applicationNames"`
+	// Identify has each server asked what it is.
+	Identify bool `yaml:"identify"`
+	// Filter has globs for properties.
+	Filter network.Filter `yaml:"filter"`
+
+	urls []*url.URL
 }
 
 // defaultURL is that of the local discovery server of this host.
 const (
 	defaultURL = "opc.tcp://localhost:4840/"
 	maxAsked   = 256
+	maxText    = 4096
 )
 
-func parseDetails(text string) (urls []*url.URL, names *network.List, err error) {
+func parseDetails(text string) (d details, err error) {
 	// The first Akri had them below opcua.
 	var all struct {
 		details `yaml:",inline"`
 		Opcua   *details `yaml:"opcua"`
 	}
 	if err := handler.Details(text, &all); err != nil {
-		return nil, nil, err
+		return d, err
 	}
-	d := all.details
+	d = all.details
 	if all.Opcua != nil {
 		d = *all.Opcua
 	}
 	if d.Method == nil || d.Method.Standard == nil {
-		return nil, nil, handler.InvalidArgument("discoveryDetails: opcuaDiscoveryMethod.standard: is required; {} asks %s", defaultURL)
+		return d, handler.InvalidArgument("discoveryDetails: opcuaDiscoveryMethod.standard: is required; {} asks %s", defaultURL)
 	}
 	list := d.Method.Standard.URLs
 	if len(list) == 0 {
 		list = []string{defaultURL}
 	}
 	if len(list) > maxAsked {
-		return nil, nil, handler.InvalidArgument("discoveryDetails: opcuaDiscoveryMethod.standard.discoveryUrls: has %d entries, at most %d are asked", len(list), maxAsked)
+		return d, handler.InvalidArgument("discoveryDetails: opcuaDiscoveryMethod.standard.discoveryUrls: has %d entries, at most %d are asked", len(list), maxAsked)
 	}
 	for i, text := range list {
 		u, err := url.Parse(text)
-		if err != nil || u.Scheme != "opc.tcp" || u.Hostname() == "" || len(text) > maxString {
-			return nil, nil, handler.InvalidArgument("discoveryDetails: opcuaDiscoveryMethod.standard.discoveryUrls[%d]: %q is no URL such as opc.tcp://10.0.0.5:4840/", i, text)
+		if err != nil || u.Scheme != "opc.tcp" || u.Hostname() == "" || len(text) > maxText {
+			return d, handler.InvalidArgument("discoveryDetails: opcuaDiscoveryMethod.standard.discoveryUrls[%d]: %q is no URL such as opc.tcp://10.0.0.5:4840/", i, text)
 		}
-		urls = append(urls, u)
+		d.urls = append(d.urls, u)
 	}
-	return urls, d.ApplicationNames, d.ApplicationNames.Check("applicationNames")
-}
-
-func urlAddress(u *url.URL) string {
-	return net.JoinHostPort(u.Hostname(), cmp.Or(u.Port(), "4840"))
+	if len(d.Filter) > 0 && !d.Identify {
+		return d, handler.InvalidArgument("discoveryDetails: filter: takes identify: true, by which there are properties to filter by")
+	}
+	return d, cmp.Or(d.ApplicationNames.Check("applicationNames"), d.Filter.Check())
 }
 
 // serverFinder is the handler.
@@ -90,18 +98,21 @@ type serverFinder struct {
 
 // Discover implements handler.Handler.
 func (f serverFinder) Discover(ctx context.Context, text string, _ map[string][]byte, found func([]handler.Device)) error {
-	urls, names, err := parseDetails(text)
+	d, err := parseDetails(text)
 	if err != nil {
 		return err
 	}
 	dropped := network.NewDropCounter(f.log)
+	known := identities{}
 	return handler.RunEvery(ctx, f.interval, func() error {
-		answers := make([][]application, len(urls))
+		answers := make([][]wire.Application, len(d.urls))
 		var g errgroup.Group
 		g.SetLimit(8)
-		for i, u := range urls {
+		for i, u := range d.urls {
 			g.Go(func() error {
-				list, err := findServers(ctx, urlAddress(u), u.String(), f.timeout)
+				asking, cancel := context.WithTimeout(ctx, f.timeout)
+				defer cancel()
+				list, err := wire.FindServers(asking, u.String())
 				if err != nil && ctx.Err() == nil {
 					dropped.Add(u.Redacted(), err) // the others go on
 				}
@@ -118,28 +129,36 @@ func (f serverFinder) Discover(ctx context.Context, text string, _ map[string][]
 		hosts := hostCache{}
 		var devices []handler.Device
 		for i, list := range answers {
-			itself := !slices.ContainsFunc(list, func(a application) bool { return a.kind == kindDiscoveryServer })
+			itself := !slices.ContainsFunc(list, func(a wire.Application) bool { return a.Kind == wire.KindDiscoveryServer })
 			for _, a := range list {
-				if names.Takes(func(item string) bool { return item == a.name }) {
-					devices = append(devices, a.device(lookups, urls[i], itself, hosts)...)
+				if d.ApplicationNames.Takes(func(item string) bool { return item == a.Name }) {
+					devices = append(devices, foundServers(lookups, a, d.urls[i], itself, hosts)...)
 				}
 			}
 		}
 		devices = network.SortUnique(devices)
-		found(devices[:min(len(devices), network.MaxDevices)])
+		devices = devices[:min(len(devices), network.MaxDevices)]
+		if d.Identify {
+			devices = known.add(ctx, devices, f.timeout, dropped)
+			devices = slices.DeleteFunc(devices, func(x handler.Device) bool { return !d.Filter.Takes(x.Properties) })
+		}
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		found(devices)
 		return nil
 	})
 }
 
-// device is the server that an application is, if it is one and says where. Its ID depends on what it says and where it was asked, and not on DNS.
+// foundServers is the server that an application is, if it is one and says where. Its ID depends on what it says and where it was asked, and not on DNS.
 // itself says that no discovery server was asked.
-func (a application) device(ctx context.Context, asked *url.URL, itself bool, known hostCache) []handler.Device {
-	if a.kind != kindServer && a.kind != kindClientAndServer || len(a.urls) == 0 {
+func foundServers(ctx context.Context, a wire.Application, asked *url.URL, itself bool, known hostCache) []handler.Device {
+	if a.Kind != wire.KindServer && a.Kind != wire.KindClientAndServer || len(a.URLs) == 0 {
 		return nil
 	}
-	address := a.urls[0]
-	if i := slices.IndexFunc(a.urls, func(u string) bool { return strings.HasPrefix(u, "opc.tcp://") }); i >= 0 {
-		address = a.urls[i]
+	address := a.URLs[0]
+	if i := slices.IndexFunc(a.URLs, func(u string) bool { return strings.HasPrefix(u, "opc.tcp://") }); i >= 0 {
+		address = a.URLs[i]
 	}
 	id := serverURL(address, asked, itself)
 	address = known.reachable(ctx, id, asked)
@@ -147,9 +166,9 @@ func (a application) device(ctx context.Context, asked *url.URL, itself bool, kn
 		return nil
 	}
 	p := map[string]string{"OPCUA_DISCOVERY_URL": address}
-	for name, value := range map[string]string{"APPLICATION_NAME": a.name, "APPLICATION_URI": a.uri, "PRODUCT_URI": a.product} {
+	for name, value := range map[string]string{"APPLICATION_NAME": a.Name, "APPLICATION_URI": a.URI, "PRODUCT_URI": a.Product} {
 		if value != "" {
-			p["OPCUA_"+name] = network.CleanText(value, maxString)
+			p["OPCUA_"+name] = network.CleanText(value, maxText)
 		}
 	}
 	return []handler.Device{{ID: id, Properties: p}}

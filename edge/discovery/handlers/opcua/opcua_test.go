@@ -1,11 +1,8 @@
 package opcua
 
 import (
-	"bytes"
 	"context"
-	"encoding/binary"
 	"fmt"
-	"io"
 	"net"
 	"net/url"
 	"strings"
@@ -18,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/edgebus/edgebus/edge/discovery/handler"
+	"github.com/edgebus/edgebus/mappers/opcua/wire"
 	"github.com/edgebus/edgebus/test/faults"
 	"github.com/edgebus/edgebus/test/handlertest"
 )
@@ -57,7 +55,6 @@ func TestServersAreFound(t *testing.T) {
 	one := handlertest.NextDevices(t, startDiscover(t, "opcua:\n  opcuaDiscoveryMethod: {standard: {discoveryUrls: "+list+"}}\n  applicationNames: {action: Include, items: [press two]}"), 1)
 	require.Contains(t, one[0].ID, b)
 	handlertest.NextDevices(t, startDiscover(t, "opcuaDiscoveryMethod: {standard: {discoveryUrls: "+list+"}}\napplicationNames: {action: Exclude, items: [press two, press one]}"), 0)
-	testMalformed(t, recordAnswers(t, b))
 	a.Close()
 	handlertest.NextDevices(t, found, 1)
 }
@@ -66,20 +63,20 @@ func TestWhatIsNoServer(t *testing.T) {
 	asked, err := url.Parse("opc.tcp://10.0.0.5:4840/")
 	require.NoError(t, err)
 	known := hostCache{"press.plant": true, "nowhere": false}
-	address := func(a application) string {
-		list := a.device(t.Context(), asked, true, known)
+	address := func(a wire.Application) string {
+		list := foundServers(t.Context(), a, asked, true, known)
 		if len(list) == 0 {
 			return ""
 		}
 		return list[0].ID
 	}
-	require.Equal(t, "opc.tcp://press.plant:1/a", address(application{urls: []string{"https://press.plant/", "opc.tcp://press.plant:1/a"}}))
-	require.Equal(t, "opc.tcp://10.0.0.5:1/a", address(application{urls: []string{"opc.tcp://nowhere:1/a"}}))
-	require.Equal(t, "https://press.plant/", address(application{kind: kindClientAndServer, urls: []string{"https://press.plant/"}}))
-	require.Empty(t, address(application{kind: 1, urls: []string{"opc.tcp://press.plant"}}), "a client")
-	require.Empty(t, address(application{kind: 3, urls: []string{"opc.tcp://press.plant"}}), "a discovery server")
-	require.Empty(t, address(application{}))
-	require.Empty(t, address(application{urls: []string{"opc.tcp://press.plant/" + strings.Repeat("x", 1024)}}))
+	require.Equal(t, "opc.tcp://press.plant:1/a", address(wire.Application{URLs: []string{"https://press.plant/", "opc.tcp://press.plant:1/a"}}))
+	require.Equal(t, "opc.tcp://10.0.0.5:1/a", address(wire.Application{URLs: []string{"opc.tcp://nowhere:1/a"}}))
+	require.Equal(t, "https://press.plant/", address(wire.Application{Kind: wire.KindClientAndServer, URLs: []string{"https://press.plant/"}}))
+	require.Empty(t, address(wire.Application{Kind: 1, URLs: []string{"opc.tcp://press.plant"}}), "a client")
+	require.Empty(t, address(wire.Application{Kind: 3, URLs: []string{"opc.tcp://press.plant"}}), "a discovery server")
+	require.Empty(t, address(wire.Application{}))
+	require.Empty(t, address(wire.Application{URLs: []string{"opc.tcp://press.plant/" + strings.Repeat("x", 1024)}}))
 }
 
 // TestTheIDIsTheSameWithoutDNS has each server seen with DNS and without.
@@ -104,7 +101,7 @@ func TestTheIDIsTheSameWithoutDNS(t *testing.T) {
 		require.NoError(t, err)
 		for _, answers := range []bool{true, false} {
 			known := hostCache{"10.0.0.5": true, "10.0.0.9": true, "fd00::5": true, "fd00::9": true, "press.plant": answers, "plc": answers, "localhost": true}
-			d := application{urls: []string{c.says}}.device(t.Context(), asked, c.itself, known)[0]
+			d := foundServers(t.Context(), wire.Application{URLs: []string{c.says}}, asked, c.itself, known)[0]
 			require.Equal(t, c.id, d.ID, "%+v", c)
 			if answers {
 				require.Equal(t, c.resolved, d.Properties["OPCUA_DISCOVERY_URL"], "%+v", c)
@@ -119,87 +116,51 @@ func TestDetailsThatCanNotBe(t *testing.T) {
 	for text, want := range map[string]string{
 		"":                                 "opcuaDiscoveryMethod.standard: is required",
 		"opcuaDiscoveryMethod: {scan: {}}": "there is no field scan: it is one of ",
-		"opcuaDiscoveryMethod: {standard: {discoveryUrls: ['http://x']}}":      `discoveryUrls[0]: "http://x" is no URL such as`,
-		"opcuaDiscoveryMethod: {standard: {}}\napplicationNames: {action: No}": `applicationNames.action: "No"`,
+		"opcuaDiscoveryMethod: {standard: {discoveryUrls: ['http://x']}}":        `discoveryUrls[0]: "http://x" is no URL such as`,
+		"opcuaDiscoveryMethod: {standard: {}}\napplicationNames: {action: No}":   `applicationNames.action: "No"`,
+		"opcuaDiscoveryMethod: {standard: {}}\nfilter: {A: b}":                   `filter: takes identify: true`,
+		"opcuaDiscoveryMethod: {standard: {}}\nidentify: true\nfilter: {A: '['}": `filter.A: "[" is no glob`,
 	} {
 		err := Program.New(handler.Env{}).Discover(t.Context(), text, nil, nil)
 		require.ErrorContains(t, err, want)
 		require.True(t, handler.IsInvalidArgument(err), text)
 	}
-	urls, _, err := parseDetails("opcuaDiscoveryMethod:\n  standard: {}")
+	d, err := parseDetails("opcuaDiscoveryMethod:\n  standard: {}")
 	require.NoError(t, err)
-	require.Equal(t, "localhost:4840", urlAddress(urls[0]))
+	require.Equal(t, defaultURL, d.urls[0].String())
+	d, err = parseDetails(`{opcuaDiscoveryMethod: '{"standard":{"discoveryUrls":["opc.tcp://10.0.0.5"]}}', identify: "true", filter: '{A: b}'}`)
+	require.NoError(t, err, "as a Configuration's fields are passed on")
+	require.Equal(t, "opc.tcp://10.0.0.5", d.urls[0].String())
+	require.True(t, d.Identify)
 }
 
-// answeringConn plays what a server answers, whatever it is asked.
-type answeringConn struct{ io.Reader }
-
-func (answeringConn) Write(b []byte) (int, error) { return len(b), nil }
-
-func encodeChunk(kind string, body ...byte) []byte {
-	return append(binary.LittleEndian.AppendUint32([]byte(kind), uint32(len(body)+8)), body...)
-}
-
-// recordAnswers is what gopcua's server answers.
-func recordAnswers(t testing.TB, address string) []byte {
-	c, err := net.Dial("tcp", address)
+func TestAServerThatIsSilentOrTalksNonsenseEndsNothing(t *testing.T) {
+	silent, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
-	defer c.Close()
-	var all bytes.Buffer
-	_, err = askServers(struct {
-		io.Reader
-		io.Writer
-	}{io.TeeReader(c, &all), c}, "opc.tcp://"+address)
+	defer silent.Close()
+	nonsense, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
-	return all.Bytes()
-}
-
-// testMalformed has what a server answers cut off, and other answers in its place.
-func testMalformed(t *testing.T, good []byte) {
-	list, err := askServers(answeringConn{bytes.NewReader(good)}, "opc.tcp://x")
-	require.NoError(t, err)
-	require.Equal(t, "press two", list[0].name)
-	for i := range good {
-		_, err := askServers(answeringConn{bytes.NewReader(good[:i])}, "")
-		require.Error(t, err, "cut off after %d bytes", i)
-	}
-	ack := encodeChunk("ACKF", make([]byte, 20)...)
-	for name, b := range map[string][]byte{
-		"an error":           encodeChunk("ERRF", 1, 2, 3, 0x80, 2, 0, 0, 0, 'n', 'o'),
-		"a huge chunk":       append([]byte("ACKF"), 0xff, 0xff, 0xff, 0xff),
-		"a chunk of nothing": append([]byte("ACKF"), 7, 0, 0, 0),
-		"something else":     encodeChunk("HELF"),
-		"given up":           append(ack, encodeChunk("OPNA", make([]byte, 30)...)...),
-		"endless":            append(ack, bytes.Repeat(encodeChunk("OPNC", make([]byte, 60000)...), 20)...),
-	} {
-		_, err := askServers(answeringConn{bytes.NewReader(b)}, "")
-		require.Error(t, err, name)
-		require.NotErrorIs(t, err, io.EOF, name)
-	}
-	r := &messageReader{b: []byte{0xff, 0xff, 0xff, 0x7f}}
-	require.Zero(t, r.list(maxServers))
-	require.ErrorContains(t, r.err, "a list of 2147483647 entries")
-}
-
-func TestAServerThatIsSilent(t *testing.T) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	defer l.Close()
-	_, err = findServers(t.Context(), l.Addr().String(), "opc.tcp://x", 50*time.Millisecond)
-	require.EqualError(t, err, "no answer within 50ms")
-}
-
-// FuzzAnswer has answers of any kind.
-func FuzzAnswer(f *testing.F) {
-	f.Add(append(encodeChunk("ACKF", make([]byte, 20)...), encodeChunk("OPNF", make([]byte, 80)...)...))
-	f.Add([]byte("\x01\x00\xa9\x01" + strings.Repeat("\x00", 30)))
-	f.Fuzz(func(t *testing.T, data []byte) {
-		if servers, err := askServers(answeringConn{bytes.NewReader(data)}, "opc.tcp://x"); err != nil && servers != nil {
-			t.Fatal(servers, err)
+	defer nonsense.Close()
+	go func() {
+		for {
+			c, err := nonsense.Accept()
+			if err != nil {
+				return
+			}
+			_, _ = c.Write([]byte("ACKF\xff\xff\xff\x7f"))
+			_ = c.Close()
 		}
-		r := &messageReader{b: data}
-		if list := r.servers(); r.err != nil && list != nil {
-			t.Fatal(list, r.err)
-		}
-	})
+	}()
+	found := handlertest.Discover(t, serverFinder{zerolog.Nop(), 50 * time.Millisecond, time.Second},
+		fmt.Sprintf("opcuaDiscoveryMethod: {standard: {discoveryUrls: [opc.tcp://%s, opc.tcp://%s, opc.tcp://%s]}}", silent.Addr(), nonsense.Addr(), startServer(t, "press")), nil)
+	handlertest.NextDevices(t, found, 1)
+}
+
+func TestServersAreAskedWhatTheyAre(t *testing.T) {
+	details := "opcuaDiscoveryMethod: {standard: {discoveryUrls: [opc.tcp://" + startServer(t, "press") + "]}}\nidentify: true\n"
+	p := handlertest.NextDevices(t, startDiscover(t, details+"filter: {OPCUA_PRODUCT: Pre*}"), 1)[0].Properties
+	require.Equal(t, "ACME", p["OPCUA_MANUFACTURER"])
+	require.Equal(t, "None None", p["OPCUA_SECURITY"])
+	require.Contains(t, p, "OPCUA_BUILD", "each has all")
+	handlertest.NextDevices(t, startDiscover(t, details+"filter: {OPCUA_PRODUCT: Mill*}"), 0)
 }
