@@ -342,13 +342,14 @@ func (r *Reader) frame() (body []byte, ok bool, err error) {
 	}
 	body = r.body[:n]
 	_, err = io.ReadFull(r.in, body)
+	var end [markSize]byte
 	if err == nil {
-		_, err = r.in.Discard(int(mark))
+		_, err = io.ReadFull(r.in, end[:mark])
 	}
 	if err != nil {
 		return nil, false, r.failed(err)
 	}
-	if !hasChecksum(head[:], body, r.at) {
+	if !hasChecksum(head[:], body, r.at) || mark > 0 && binary.LittleEndian.Uint32(end[:]) != endMark(r.at) {
 		return nil, false, nil
 	}
 	r.at.At += HeadSize + n + mark
@@ -429,8 +430,10 @@ func sealHead(head []byte, magic uint32, body []byte, at Position) {
 
 // appendMark appends the end mark of a frame at a place. A frame that has it was written whole.
 func appendMark(b []byte, at Position) []byte {
-	return binary.LittleEndian.AppendUint32(b, ^frameChecksum(nil, at))
+	return binary.LittleEndian.AppendUint32(b, endMark(at))
 }
+
+func endMark(at Position) uint32 { return ^frameChecksum(nil, at) }
 
 func frameChecksum(body []byte, at Position) uint32 {
 	var where [16]byte
