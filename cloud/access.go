@@ -20,14 +20,14 @@ import (
 	"github.com/edgebus/edgebus/cloud/identity"
 	"github.com/edgebus/edgebus/cloud/objects"
 	"github.com/edgebus/edgebus/cloud/store"
-	"github.com/edgebus/edgebus/cloud/store/bolt"
+	"github.com/edgebus/edgebus/cloud/store/disk"
 	"github.com/edgebus/edgebus/configs"
 	"github.com/edgebus/edgebus/topics"
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
 // openAuthority opens the hub's authority, and has the listeners use its certificate for which none is configured.
-func openAuthority(cfg *configs.Hub, st *bolt.Store, log zerolog.Logger) (*enroll.Authority, error) {
+func openAuthority(cfg *configs.Hub, st *disk.Store, log zerolog.Logger) (*enroll.Authority, error) {
 	given := cfg.Auth.Authority
 	authority, err := enroll.OpenAuthority(enroll.AuthorityOptions{
 		Dir: cfg.Data.Dir, Cert: given.Cert, Key: given.Key, Names: cfg.Hub.Address, NodeValidity: given.NodeValidity,

@@ -7,7 +7,6 @@ import (
 	"io"
 	"math/rand/v2"
 	"os"
-	"path/filepath"
 	"runtime/debug"
 
 	"github.com/rs/zerolog"
@@ -29,15 +28,15 @@ import (
 	"github.com/edgebus/edgebus/cloud/events"
 	"github.com/edgebus/edgebus/cloud/objects"
 	"github.com/edgebus/edgebus/cloud/sources"
-	"github.com/edgebus/edgebus/cloud/store/bolt"
+	"github.com/edgebus/edgebus/cloud/store/disk"
 	"github.com/edgebus/edgebus/cloud/twin"
 	"github.com/edgebus/edgebus/configs"
 	"github.com/edgebus/edgebus/topics"
 	"github.com/edgebus/edgebus/topics/link"
 )
 
-// FileName is the store's name in the hub's data directory.
-const FileName = "hub.db"
+// LogDir is where the hub's log is in its data directory: objects, what nodes reported, sessions, retained messages and wills.
+const LogDir = "log"
 
 // Options are what a hub needs.
 type Options struct {
@@ -53,7 +52,7 @@ type Options struct {
 func Run(ctx context.Context, o Options) (err error) {
 	cfg, log := o.Config, o.Log
 
-	// The data: objects, the key of Secrets, the authority, sessions, blobs.
+	// The data: the log, with objects and sessions in it, the key of Secrets, the authority, blobs.
 	dir, err := datadir.Open(cfg.Data.Dir, "cloudhub")
 	if err != nil {
 		return err
@@ -61,9 +60,13 @@ func Run(ctx context.Context, o Options) (err error) {
 	defer func() { err = errors.Join(err, dir.Close()) }()
 	metrics := metrics.New(o.Version)
 	commits := metrics.Commits()
-	st, err := bolt.Open(bolt.Options{
-		Path: filepath.Join(cfg.Data.Dir, FileName), Log: log, Committed: commits.ForStore("objects"),
-	})
+	records, err := openLog(cfg.Data.Dir, log, commits.ForStore("sessions"))
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, records.Close()) }()
+	commits.Watch("sessions", records.Damage)
+	st, err := disk.Open(disk.Options{Journal: records, Log: log, Committed: commits.ForStore("objects")})
 	if err != nil {
 		return err
 	}
@@ -77,12 +80,6 @@ func Run(ctx context.Context, o Options) (err error) {
 	if err != nil {
 		return err
 	}
-	journal, err := mqttserver.OpenJournal(cfg.Data.Dir, log, commits.ForStore("sessions"))
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, journal.Close()) }()
-	commits.Watch("sessions", journal.Damage)
 	references := blobs.ReferenceFinder{Reader: st}
 	content, err := blobs.Open(blobs.Options{
 		Dir: cfg.Data.Dir, Bytes: int64(cfg.Limits.Blobs.Bytes), Age: cfg.Limits.Blobs.Age, Log: log,
@@ -155,7 +152,7 @@ func Run(ctx context.Context, o Options) (err error) {
 	}
 
 	// The broker.
-	brokerOptions.Version, brokerOptions.Journal, brokerOptions.Metrics = o.Version, journal, metrics
+	brokerOptions.Version, brokerOptions.Journal, brokerOptions.Metrics = o.Version, records.Table(brokerTable), metrics
 	brokerOptions.Tree, brokerOptions.Presence, brokerOptions.Rejected = asked, enrollment, twins.Rejected
 	anonymous, why := cfg.Anonymous()
 	log.Info().Bool("anonymous", anonymous).Str("why", why).Msg("who comes over loopback without signing in")
@@ -168,7 +165,7 @@ func Run(ctx context.Context, o Options) (err error) {
 	if br, err = broker.New(brokerOptions); err != nil {
 		return err
 	}
-	journal.Register(metrics, "sessions")
+	records.Register(metrics, "sessions")
 	commands.Register(metrics)
 	blobServer.Register(metrics)
 	copies.Register(metrics)
@@ -201,9 +198,9 @@ func Run(ctx context.Context, o Options) (err error) {
 	controllers := newControllers(controllerOptions{
 		Config: cfg, Registry: registry, Store: st, Blobs: content, Recorder: recorder, Metrics: metrics, Log: log, Twins: twins, Projections: projections,
 	})
-	guard := dir.Guard(log, st.InPlace, journal.InPlace)
+	guard := dir.Guard(log, records.InPlace)
 	commits.Guard(guard.Err)
-	backups := dataProgram().Listen(cfg.Data.Dir, snapshotData(st, journal, content), secrets.rotate, log)
+	backups := dataProgram().Listen(cfg.Data.Dir, snapshotData(records, content), secrets.rotate, log)
 	if o.Ready != nil {
 		o.Ready(daemon.Addresses{MQTT: br.Addrs(), HTTP: site.Addrs()})
 	}

@@ -18,7 +18,7 @@
 //
 // # Packages, in reading order
 //
-//	store, store/bolt   objects as bytes with a revision; the file that they are in, and the index that serves reads
+//	store, store/disk   objects as bytes with a revision; the records that they are, and the index that serves reads
 //	objects             the one place in which objects are read and written by the rules for all of them: validation, field
 //	                    owners, finalizers, Secrets sealed (sealed.go), what a writer may refer to (objects/rawjson: parts of JSON without decoding it)
 //	api                 objects over HTTP, as Kubernetes serves them; dialects are other forms of the same objects
@@ -40,7 +40,7 @@
 // # A Fleet, from apply to a file on a node
 //
 //  1. `kubectl apply` sends a PATCH: api/patch.go merges it, and objects.Registry (objects/write.go) validates the whole Fleet and
-//     checks what its writer may refer to. store/bolt commits it, then answers, and tells the watches (store/bolt/watch.go).
+//     checks what its writer may refer to. store/disk commits it, then answers, and tells the watches (store/disk/watch.go).
 //  2. The informer of Fleets (control/informer.go) tells the controllers that watch them, each of which is called with the keys that the
 //     change concerns. That of owners (fleet/controller.go) writes metadata.owner into each Node that the selector matches and that no
 //     other fleet owns.
@@ -60,9 +60,9 @@
 //     the link to twin.Twins.receiveFromNode (twin/connection.go): steps of one goroutine, committed together in the store before anything is
 //     published or acknowledged.
 //  2. The value is published, retained, at the hub's broker under the topic that it has on the node: MQTT clients have it now.
-//  3. twin/status.go merges what a Device reported into its status and gives that to store/bolt, several changes at a time. It isn't stored
+//  3. twin/status.go merges what a Device reported into its status and gives that to store/disk, several changes at a time. It isn't stored
 //     a second time: after a restart it is derived when it is read.
-//  4. store/bolt tells the watches; api/watch.go writes the event as a line of JSON, or as a row of a Table, which is what kubectl prints.
+//  4. store/disk tells the watches; api/watch.go writes the event as a line of JSON, or as a row of a Table, which is what kubectl prints.
 //
 // # Where to add
 //

@@ -10,7 +10,9 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 
+	"github.com/rs/zerolog"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/edgebus/edgebus/broker/daemon/backup"
@@ -20,7 +22,7 @@ import (
 	"github.com/edgebus/edgebus/cloud/blobs"
 	"github.com/edgebus/edgebus/cloud/enroll"
 	"github.com/edgebus/edgebus/cloud/store"
-	"github.com/edgebus/edgebus/cloud/store/bolt"
+	"github.com/edgebus/edgebus/cloud/store/disk"
 	"github.com/edgebus/edgebus/cloud/twin"
 	"github.com/edgebus/edgebus/configs"
 	"github.com/edgebus/edgebus/topics/link"
@@ -39,14 +41,14 @@ func dataProgram() backup.Program {
 		NewLineages: forkData,
 		Rotate:      rotateOffline,
 		TakeAuthority: func(from, dir string) (string, error) {
-			if _, err := os.Stat(filepath.Join(dir, FileName)); err == nil {
+			if _, err := os.Stat(filepath.Join(dir, LogDir)); err == nil {
 				return "", fmt.Errorf("%s is the directory of a hub that was started: it has an authority, and perhaps nodes that know it; name an empty directory", dir)
 			}
 			return enroll.TakeAuthority(from, dir)
 		},
-		RelatedFiles: []string{FileName, seal.FileName},
+		RelatedFiles: []string{LogDir, seal.FileName},
 		CheckRelated: func(dir string) error {
-			return withStore(dir, func(st *bolt.Store) error {
+			return withStore(dir, func(st *disk.Store, _ *journal.Journal) error {
 				_, _, err := checkSealKey(dir, st)
 				return err
 			})
@@ -54,34 +56,56 @@ func dataProgram() backup.Program {
 	}
 }
 
-// snapshotData takes the stores of a running hub at one moment. No blob is removed until the backup is finished; those that are put
+// brokerTable is the number of the broker's table in the log.
+const brokerTable = 0
+
+func logOptions(dir string) journal.Options {
+	return journal.Options{Dir: filepath.Join(dir, LogDir), Name: "the hub's log", Keeps: "the objects, sessions and retained messages"}
+}
+
+// openLog opens the hub's log. A directory with the files of an older hub, which had none, is refused.
+func openLog(dir string, log zerolog.Logger, committed func(time.Duration, int, error)) (*journal.Journal, error) {
+	if err := refuseFormer(dir); err != nil {
+		return nil, err
+	}
+	o := logOptions(dir)
+	o.Log, o.Committed = log, committed
+	return journal.Open(o)
+}
+
+// refuseFormer fails if a data directory is of a hub that kept its objects in a file of their own.
+func refuseFormer(dir string) error {
+	former := filepath.Join(dir, "hub.db")
+	if _, err := os.Stat(former); err != nil {
+		return nil
+	}
+	return fmt.Errorf("%s is of another version of this program, which kept objects in a file of their own. %s", former, disk.HowToMove(dir))
+}
+
+// snapshotData takes the log of a running hub at one moment. No blob is removed until the backup is finished; those that are put
 // meanwhile may be in it or not.
-func snapshotData(st *bolt.Store, kept *journal.Journal, content *blobs.Store) backup.Snapshot {
-	return mqttserver.SnapshotStores(kept, func() ([]backup.Source, func(), error) {
-		free := content.Hold()
-		objects, err := st.Snapshot()
-		if err != nil {
-			free()
-			return nil, nil, err
-		}
-		return []backup.Source{objects}, func() { free(); _ = objects.Close() }, nil // a reader's end can't fail
-	})
+func snapshotData(records *journal.Journal, content *blobs.Store) backup.Snapshot {
+	return mqttserver.SnapshotStores(records, func() ([]backup.Source, func(), error) { return nil, content.Hold(), nil })
 }
 
 func surveyData(dir string) []backup.DataPart {
-	objects, secrets, authority := backup.DataPart{Name: FileName}, backup.DataPart{Name: seal.FileName}, backup.DataPart{Name: enroll.DirName}
+	log, secrets, authority := backup.DataPart{Name: LogDir}, backup.DataPart{Name: seal.FileName}, backup.DataPart{Name: enroll.DirName}
 	count := 0
-	objects.Err = withStore(dir, func(st *bolt.Store) (err error) {
-		if objects.Contents, err = surveyStore(filepath.Join(dir, FileName), st); err == nil {
-			_, count, secrets.Err = checkSealKey(dir, st)
-			authority.Contents, authority.Err = enroll.CheckAuthority(dir, st)
+	log.Err = withStore(dir, func(st *disk.Store, records *journal.Journal) error {
+		objects, err := surveyStore(st)
+		if err != nil {
+			return err
 		}
+		_, count, secrets.Err = checkSealKey(dir, st)
+		authority.Contents, authority.Err = enroll.CheckAuthority(dir, st)
+		sessions, err := mqttserver.DescribeSessions(records.Table(brokerTable))
+		log.Contents = objects + "; " + sessions
 		return err
 	})
 	if authority.Contents == "" && authority.Err == nil { // the store can't be read, and nobody can say which files there were
 		authority.Contents, authority.Err = enroll.CheckAuthority(dir, nil)
 	}
-	parts := []backup.DataPart{objects}
+	parts := []backup.DataPart{log}
 	if count > 0 || secrets.Err != nil { // or nobody can say which Secrets there are
 		secrets.Contents = fmt.Sprintf("the key; it opens all Secrets (%d)", count)
 		parts = append(parts, secrets)
@@ -93,21 +117,31 @@ func surveyData(dir string) []backup.DataPart {
 	if contents.Contents, contents.Err = blobs.Survey(dir); contents.Contents != "" || contents.Err != nil {
 		parts = append(parts, contents)
 	}
-	return append(parts, mqttserver.SurveyJournal(dir))
+	return parts
 }
 
-// withStore opens the store of a hub that is stopped.
-func withStore(dir string, look func(*bolt.Store) error) error {
-	st, err := bolt.Open(bolt.Options{Path: filepath.Join(dir, FileName), ReadOnly: true})
+// withStore opens the log of a hub that is stopped.
+func withStore(dir string, look func(*disk.Store, *journal.Journal) error) (err error) {
+	if err := refuseFormer(dir); err != nil {
+		return err
+	}
+	o := logOptions(dir)
+	o.ReadOnly = true
+	records, err := journal.Open(o)
 	if err != nil {
 		return err
 	}
-	return errors.Join(look(st), st.Close())
+	defer func() { err = errors.Join(err, records.Close()) }()
+	st, err := disk.Open(disk.Options{Journal: records, ReadOnly: true})
+	if err != nil {
+		return err
+	}
+	return errors.Join(look(st, records), st.Close())
 }
 
-func surveyStore(path string, st *bolt.Store) (has string, err error) {
+func surveyStore(st *disk.Store) (has string, err error) {
 	if err := st.Check(); err != nil {
-		return "", fmt.Errorf("%s: %w", path, err)
+		return "", err
 	}
 	counts, rev := st.Counts()
 	var words []string
@@ -120,11 +154,11 @@ func surveyStore(path string, st *bolt.Store) (has string, err error) {
 	nodes, keys := 0, 0
 	for r, err := range st.All(context.Background()) {
 		if err != nil {
-			return "", fmt.Errorf("%s: %w", path, err)
+			return "", err
 		}
 		n, err := twin.CheckReplica(r)
 		if err != nil {
-			return "", fmt.Errorf("%s: %w", path, err)
+			return "", err
 		}
 		nodes, keys = nodes+1, keys+n
 	}
@@ -133,7 +167,7 @@ func surveyStore(path string, st *bolt.Store) (has string, err error) {
 }
 
 // hubIdentity is this hub's identity, which the data has, and those of the hubs that it replaces.
-func hubIdentity(st *bolt.Store, replaces []string) (h twin.Hub) {
+func hubIdentity(st *disk.Store, replaces []string) (h twin.Hub) {
 	h.ID = resource.HubID(st.Identity())
 	for _, text := range replaces {
 		if other, err := resource.ParseHubID(text); err == nil { // it was checked with the settings
@@ -146,15 +180,19 @@ func hubIdentity(st *bolt.Store, replaces []string) (h twin.Hub) {
 // forkData raises revisions and the versions of desired values and Secrets. The maps of cloud-owned keys get new lineages with every start
 // of the hub.
 func forkData(dir string, stamp uint32) (err error) {
-	path := filepath.Join(dir, FileName)
-	if err := bolt.Fork(path, func(rev uint64) uint64 { return link.ForkVer(rev, stamp) }); err != nil {
+	records, err := openLog(dir, zerolog.Nop(), nil)
+	if err != nil {
 		return err
 	}
-	st, err := bolt.Open(bolt.Options{Path: path})
+	defer func() { err = errors.Join(err, records.Close()) }()
+	st, err := disk.Open(disk.Options{Journal: records})
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, st.Close()) }()
+	if err := st.Fork(func(rev uint64) uint64 { return link.ForkVer(rev, stamp) }); err != nil {
+		return err
+	}
 	ctx := context.Background()
 	if err := errors.Join(enroll.MergeRestored(filepath.Dir(dir), dir), enroll.ForgetInvitations(ctx, st)); err != nil {
 		return err

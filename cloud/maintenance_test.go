@@ -11,7 +11,7 @@ import (
 
 	"github.com/edgebus/edgebus/broker/daemon/seal"
 	"github.com/edgebus/edgebus/cloud/store"
-	"github.com/edgebus/edgebus/cloud/store/bolt"
+	"github.com/edgebus/edgebus/cloud/store/disk"
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
@@ -58,7 +58,7 @@ func dirWithSecrets(t *testing.T, names ...string) (dir string) {
 	dir = t.TempDir()
 	key, err := seal.Create(dir)
 	require.NoError(t, err)
-	withHub(t, dir, func(st *bolt.Store) {
+	withHub(t, dir, func(st *disk.Store) {
 		for _, name := range names {
 			of := store.Key{Kind: "Secret", Namespace: "default", Name: name}
 			sealed, err := key.Seal([]byte("{}"), of.String())
@@ -72,9 +72,9 @@ func dirWithSecrets(t *testing.T, names ...string) (dir string) {
 	return dir
 }
 
-func withHub(t *testing.T, dir string, do func(*bolt.Store)) {
+func withHub(t *testing.T, dir string, do func(*disk.Store)) {
 	t.Helper()
-	st, err := bolt.Open(bolt.Options{Path: filepath.Join(dir, FileName), Log: zerolog.Nop()})
+	st, err := disk.Open(disk.Options{Path: filepath.Join(dir, LogDir), Log: zerolog.Nop()})
 	require.NoError(t, err)
 	do(st)
 	require.NoError(t, st.Close())
@@ -123,7 +123,7 @@ func TestAKeyThatDoesNotOpenTheSecretsIsDamage(t *testing.T) {
 			}
 			related := dataProgram().CheckRelated(dir)
 			var refused error
-			withHub(t, dir, func(st *bolt.Store) { _, refused = openSealKey(dir, st) })
+			withHub(t, dir, func(st *disk.Store) { _, refused = openSealKey(dir, st) })
 			for _, err := range []error{found, related, refused} {
 				if c.says == "" {
 					require.NoError(t, err)
@@ -141,7 +141,7 @@ func TestAKeyThatDoesNotOpenTheSecretsIsDamage(t *testing.T) {
 // One that is damaged among those that are well is named alone.
 func TestASecretThatDoesNotOpenIsNamed(t *testing.T) {
 	dir := dirWithSecrets(t, "a", "b", "c")
-	withHub(t, dir, func(st *bolt.Store) {
+	withHub(t, dir, func(st *disk.Store) {
 		o, err := st.Get(t.Context(), store.Key{Kind: "Secret", Namespace: "default", Name: "a"})
 		require.NoError(t, err)
 		o.Name = "b" // sealed for another name

@@ -25,7 +25,7 @@ import (
 	"github.com/edgebus/edgebus/cloud/objects"
 	"github.com/edgebus/edgebus/cloud/sources"
 	"github.com/edgebus/edgebus/cloud/store"
-	"github.com/edgebus/edgebus/cloud/store/bolt"
+	"github.com/edgebus/edgebus/cloud/store/disk"
 	"github.com/edgebus/edgebus/test/controltest"
 	"github.com/edgebus/edgebus/topics"
 	"github.com/edgebus/edgebus/topics/resource"
@@ -53,7 +53,7 @@ var refererRights = map[string]broker.Identity{
 }
 
 func newReferenceHub(t *testing.T) *referenceHub {
-	st, err := bolt.Open(bolt.Options{Path: filepath.Join(t.TempDir(), FileName)})
+	st, err := disk.Open(disk.Options{Path: filepath.Join(t.TempDir(), LogDir)})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, st.Close()) })
 	r := &referenceHub{T: t, objs: objects.New(objects.Options{

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"path/filepath"
 	"sync"
 
 	"github.com/rs/zerolog"
@@ -15,7 +14,7 @@ import (
 	"github.com/edgebus/edgebus/broker/daemon/seal"
 	"github.com/edgebus/edgebus/cloud/objects"
 	"github.com/edgebus/edgebus/cloud/store"
-	"github.com/edgebus/edgebus/cloud/store/bolt"
+	"github.com/edgebus/edgebus/cloud/store/disk"
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
@@ -100,7 +99,7 @@ type secretStore struct {
 
 // openSecretStore checks the key of the Secrets, makes one if there is none, and ends a rotation that was interrupted. If that can't be
 // ended, as on a full disk, both keys stay.
-func openSecretStore(ctx context.Context, dir string, st *bolt.Store, log zerolog.Logger) (*secretStore, error) {
+func openSecretStore(ctx context.Context, dir string, st *disk.Store, log zerolog.Logger) (*secretStore, error) {
 	key, err := openSealKey(dir, st)
 	if err != nil {
 		return nil, err
@@ -252,7 +251,12 @@ func (s *secretStore) resealAll(ctx context.Context) (count int, err error) {
 
 // rotateOffline is rotate for a hub that is stopped.
 func rotateOffline(ctx context.Context, dir string) (said string, err error) {
-	st, err := bolt.Open(bolt.Options{Path: filepath.Join(dir, FileName)})
+	records, err := openLog(dir, zerolog.Nop(), nil)
+	if err != nil {
+		return "", err
+	}
+	defer func() { err = errors.Join(err, records.Close()) }()
+	st, err := disk.Open(disk.Options{Journal: records})
 	if err != nil {
 		return "", err
 	}

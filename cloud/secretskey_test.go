@@ -16,7 +16,7 @@ import (
 
 	"github.com/edgebus/edgebus/broker/daemon/seal"
 	"github.com/edgebus/edgebus/cloud/store"
-	"github.com/edgebus/edgebus/cloud/store/bolt"
+	"github.com/edgebus/edgebus/cloud/store/disk"
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
@@ -35,7 +35,7 @@ func allSecrets(t *testing.T, dir string) (values map[string]string) {
 	key, err := seal.Load(dir)
 	require.NoError(t, err)
 	values = make(map[string]string)
-	withHub(t, dir, func(st *bolt.Store) {
+	withHub(t, dir, func(st *disk.Store) {
 		page, err := st.List(t.Context(), resource.KindSecret, store.ListOptions{})
 		require.NoError(t, err)
 		for _, o := range page.Items {
@@ -60,7 +60,7 @@ func TestARotationThatIsInterrupted(t *testing.T) {
 		var mu sync.Mutex
 		var steps []string
 		ended := false
-		withHub(t, dir, func(st *bolt.Store) {
+		withHub(t, dir, func(st *disk.Store) {
 			s, err := openSecretStore(t.Context(), dir, st, zerolog.Nop())
 			require.NoError(t, err)
 			s.onStep = func(done string) error {
@@ -78,7 +78,7 @@ func TestARotationThatIsInterrupted(t *testing.T) {
 		})
 		require.Equal(t, was, allSecrets(t, dir), "%d: %v", last, steps)
 		require.NoError(t, dataProgram().CheckRelated(dir), "a backup of this moment is whole")
-		withHub(t, dir, func(st *bolt.Store) {
+		withHub(t, dir, func(st *disk.Store) {
 			_, err := openSecretStore(t.Context(), dir, st, zerolog.Nop())
 			require.NoError(t, err)
 		})
@@ -110,7 +110,7 @@ func TestARotationBesideAnUnfinishedFile(t *testing.T) {
 // What cannot be decrypted ends a rotation, and both keys stay.
 func TestARotationWithADamagedSecret(t *testing.T) {
 	dir := dirWithSecrets(t, "a", "b")
-	withHub(t, dir, func(st *bolt.Store) {
+	withHub(t, dir, func(st *disk.Store) {
 		s, err := openSecretStore(t.Context(), dir, st, zerolog.Nop())
 		require.NoError(t, err)
 		o, err := st.Get(t.Context(), store.Key{Kind: "Secret", Namespace: "default", Name: "a"})
@@ -128,7 +128,7 @@ func TestARotationWithADamagedSecret(t *testing.T) {
 // Secrets are written while the key changes, again and again: each opens with the keys that are there, and in the end with one.
 func TestWritesDuringRotations(t *testing.T) {
 	dir := dirWithSecrets(t)
-	withHub(t, dir, func(st *bolt.Store) {
+	withHub(t, dir, func(st *disk.Store) {
 		s, err := openSecretStore(t.Context(), dir, st, zerolog.Nop())
 		require.NoError(t, err)
 		ctx, stop := context.WithCancel(t.Context())
@@ -166,7 +166,7 @@ func TestWritesDuringRotations(t *testing.T) {
 // What was encrypted before a rotation began may be stored after it has ended.
 func TestAWriteAcrossARotation(t *testing.T) {
 	dir := dirWithSecrets(t)
-	withHub(t, dir, func(st *bolt.Store) {
+	withHub(t, dir, func(st *disk.Store) {
 		s, err := openSecretStore(t.Context(), dir, st, zerolog.Nop())
 		require.NoError(t, err)
 		of := store.Key{Kind: "Secret", Namespace: "default", Name: "late"}

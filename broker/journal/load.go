@@ -64,6 +64,38 @@ func (j *Journal) Load(each func(id uint64, value []byte) error) error {
 	return nil
 }
 
+// TableShift is where the number of a table begins in the ids of its records.
+const TableShift = 56
+
+// Table is the part of a journal that has one owner: the records whose ids begin with a number, which the ids in changes have too. What owners
+// commit at the same time is one write.
+type Table struct {
+	*Journal
+	number uint64
+}
+
+// Table is the table with a number.
+func (j *Journal) Table(number uint8) Table { return Table{j, uint64(number)} }
+
+// Load goes through the table's live records, as [Journal.Load] does through all.
+func (t Table) Load(each func(id uint64, value []byte) error) error {
+	return t.Journal.Load(func(id uint64, value []byte) error {
+		if id>>TableShift != t.number {
+			return nil
+		}
+		return each(id, value)
+	})
+}
+
+// Dir is the directory.
+func (j *Journal) Dir() string { return j.opts.Dir }
+
+// Damaged returns the error for records that can't be used by their owner.
+func (j *Journal) Damaged(what error) error {
+	oldest, _ := j.log.Segments()
+	return j.log.Damaged(wal.Position{Segment: oldest}, what)
+}
+
 // ErrDamaged is what [Journal.Read] returns of a record that can't be read any more.
 var ErrDamaged = errors.New("damaged")
 

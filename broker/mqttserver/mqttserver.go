@@ -150,6 +150,11 @@ func describeJournal(dataDir string) (has string, err error) {
 		return "", err
 	}
 	defer func() { err = errors.Join(err, j.Close()) }()
+	return DescribeSessions(j)
+}
+
+// DescribeSessions reads what a broker keeps as it does when it starts, and says what there is.
+func DescribeSessions(j broker.Journal) (has string, err error) {
 	b, err := broker.New(broker.Options{Journal: j, Log: zerolog.Nop()})
 	if err != nil {
 		return "", err

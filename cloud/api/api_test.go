@@ -20,7 +20,7 @@ import (
 	"github.com/edgebus/edgebus/broker"
 	"github.com/edgebus/edgebus/cloud/objects"
 	"github.com/edgebus/edgebus/cloud/store"
-	"github.com/edgebus/edgebus/cloud/store/bolt"
+	"github.com/edgebus/edgebus/cloud/store/disk"
 	"github.com/edgebus/edgebus/topics"
 	"github.com/edgebus/edgebus/topics/resource"
 )
@@ -40,7 +40,7 @@ const (
 type hub struct {
 	t     *testing.T
 	url   string
-	store *bolt.Store
+	store *disk.Store
 	mu    sync.Mutex
 	now   time.Time
 }
@@ -63,7 +63,7 @@ func newAPI(o hubOptions) http.Handler {
 }
 
 func newHub(t *testing.T, change ...func(*hubOptions)) *hub {
-	st, err := bolt.Open(bolt.Options{Path: filepath.Join(t.TempDir(), "hub.db"), Tombstones: 16})
+	st, err := disk.Open(disk.Options{Path: filepath.Join(t.TempDir(), "log"), Tombstones: 16})
 	require.NoError(t, err)
 	h := &hub{t: t, store: st, now: time.Date(2026, 11, 21, 10, 0, 0, 0, time.UTC)}
 	o := hubOptions{Writer: st, Options: Options{Reader: st, Watcher: st, Log: zerolog.New(zerolog.NewTestWriter(t)), Now: h.clock}}

@@ -19,15 +19,15 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/edgebus/edgebus/cloud/store"
-	"github.com/edgebus/edgebus/cloud/store/bolt"
+	"github.com/edgebus/edgebus/cloud/store/disk"
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
 const benchDevices = 1000
 
 // benchHub is the API over a store of Devices with their statuses, without network.
-func benchHub(b *testing.B) (http.Handler, *bolt.Store) {
-	st, err := bolt.Open(bolt.Options{Path: filepath.Join(b.TempDir(), "hub.db")})
+func benchHub(b *testing.B) (http.Handler, *disk.Store) {
+	st, err := disk.Open(disk.Options{Path: filepath.Join(b.TempDir(), "log")})
 	require.NoError(b, err)
 	b.Cleanup(func() { require.NoError(b, st.Close()) })
 	h := newAPI(hubOptions{Writer: st, Options: Options{Reader: st, Watcher: st, Log: zerolog.Nop()}})
@@ -169,7 +169,7 @@ func BenchmarkWatchersOfOthers(b *testing.B) {
 	const nodes, watchers, batch = 10_000, 100, 200
 	var quiet, watched http.Handler
 	for _, h := range []*http.Handler{&quiet, &watched} {
-		st, err := bolt.Open(bolt.Options{Path: filepath.Join(b.TempDir(), "hub.db")})
+		st, err := disk.Open(disk.Options{Path: filepath.Join(b.TempDir(), "log")})
 		require.NoError(b, err)
 		b.Cleanup(func() { require.NoError(b, st.Close()) })
 		*h = newAPI(hubOptions{Writer: st, Options: Options{Reader: st, Watcher: st, Log: zerolog.Nop()}})

@@ -21,13 +21,13 @@ import (
 
 	"github.com/edgebus/edgebus/cloud/api"
 	"github.com/edgebus/edgebus/cloud/objects"
-	"github.com/edgebus/edgebus/cloud/store/bolt"
+	"github.com/edgebus/edgebus/cloud/store/disk"
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
 // newTestHub is the hub's API over a real store. in may stand before it.
 func newTestHub(t *testing.T, in func(http.Handler) http.Handler) (*Client, *httptest.Server) {
-	st, err := bolt.Open(bolt.Options{Path: filepath.Join(t.TempDir(), "hub.db"), Tombstones: 16})
+	st, err := disk.Open(disk.Options{Path: filepath.Join(t.TempDir(), "log"), Tombstones: 16})
 	require.NoError(t, err)
 	handler := api.New(api.Options{
 		Objects: objects.New(objects.Options{Reader: st, Writer: st, Log: zerolog.Nop(), Managers: api.Managers()}),

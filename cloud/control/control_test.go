@@ -18,7 +18,7 @@ import (
 
 	"github.com/edgebus/edgebus/cloud/control"
 	"github.com/edgebus/edgebus/cloud/store"
-	"github.com/edgebus/edgebus/cloud/store/bolt"
+	"github.com/edgebus/edgebus/cloud/store/disk"
 )
 
 const waitTimeout = 30 * time.Second
@@ -26,13 +26,13 @@ const waitTimeout = 30 * time.Second
 // testRuntime is a store with a runtime.
 type testRuntime struct {
 	t *testing.T
-	*bolt.Store
+	*disk.Store
 	metrics *prometheus.Registry
 }
 
 func newTestRuntime(t *testing.T) *testRuntime {
 	t.Helper()
-	s, err := bolt.Open(bolt.Options{Path: filepath.Join(t.TempDir(), "hub.db"), Tombstones: 16})
+	s, err := disk.Open(disk.Options{Path: filepath.Join(t.TempDir(), "log"), Tombstones: 16})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, s.Close()) })
 	return &testRuntime{t: t, Store: s, metrics: prometheus.NewRegistry()}
@@ -378,7 +378,7 @@ func TestCallsForAKeyPause(t *testing.T) {
 
 // TestDeletionsAreToldAfterTheStreamWasAway has a feed that is busy while objects are deleted, until the store has forgotten that they were.
 func TestDeletionsAreToldAfterTheStreamWasAway(t *testing.T) {
-	s, err := bolt.Open(bolt.Options{Path: filepath.Join(t.TempDir(), "hub.db"), Tombstones: 16, WatchBuffer: 16})
+	s, err := disk.Open(disk.Options{Path: filepath.Join(t.TempDir(), "log"), Tombstones: 16, WatchBuffer: 16})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, s.Close()) })
 	r := &testRuntime{t: t, Store: s, metrics: prometheus.NewRegistry()}

@@ -12,7 +12,7 @@ import (
 
 	"github.com/edgebus/edgebus/cloud/control"
 	"github.com/edgebus/edgebus/cloud/store"
-	"github.com/edgebus/edgebus/cloud/store/bolt"
+	"github.com/edgebus/edgebus/cloud/store/disk"
 )
 
 // A controller, whole: for each Room it keeps an object of the kind Lamp. It is called with the Room's key when the Room
@@ -23,7 +23,7 @@ func Example() {
 		panic(err)
 	}
 	defer os.RemoveAll(dir)
-	objects, err := bolt.Open(bolt.Options{Path: filepath.Join(dir, "hub.db")})
+	objects, err := disk.Open(disk.Options{Path: filepath.Join(dir, "log")})
 	if err != nil {
 		panic(err)
 	}

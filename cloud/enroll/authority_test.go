@@ -17,7 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/edgebus/edgebus/broker"
-	"github.com/edgebus/edgebus/cloud/store/bolt"
+	"github.com/edgebus/edgebus/cloud/store/disk"
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
@@ -287,7 +287,7 @@ func TestAnAuthorityThatIsLostIsNotMadeAgain(t *testing.T) {
 		for _, file := range files {
 			t.Run(name+" "+file, func(t *testing.T) {
 				dir := t.TempDir()
-				st, err := bolt.Open(bolt.Options{Path: filepath.Join(dir, "hub.db")})
+				st, err := disk.Open(disk.Options{Path: filepath.Join(dir, "log")})
 				require.NoError(t, err)
 				defer func() { require.NoError(t, st.Close()) }()
 				with := func(o *AuthorityOptions) {
@@ -352,7 +352,7 @@ func TestAKeyIsNeverWrittenOver(t *testing.T) {
 // Whatever bit of a list of revocations is flipped, it is refused, and so is an older copy: either would let revoked nodes in. An older copy of
 // authority.json would have an authority that was replaced trusted for ever.
 func TestDamagedAndOlderFilesOfTheAuthorityAreRefused(t *testing.T) {
-	st, err := bolt.Open(bolt.Options{Path: filepath.Join(t.TempDir(), "hub.db")})
+	st, err := disk.Open(disk.Options{Path: filepath.Join(t.TempDir(), "log")})
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = st.Close() })
 	dir, c := t.TempDir(), &clock{at: time.Now()}

@@ -19,7 +19,7 @@ import (
 	"github.com/edgebus/edgebus/broker"
 	"github.com/edgebus/edgebus/cloud/objects"
 	"github.com/edgebus/edgebus/cloud/store"
-	"github.com/edgebus/edgebus/cloud/store/bolt"
+	"github.com/edgebus/edgebus/cloud/store/disk"
 	"github.com/edgebus/edgebus/topics"
 	"github.com/edgebus/edgebus/topics/resource"
 )
@@ -36,13 +36,13 @@ type testService struct {
 	*Service
 	*clock
 	t  *testing.T
-	st *bolt.Store
+	st *disk.Store
 }
 
 func newTestService(t *testing.T) *testService {
 	t.Helper()
 	c := &clock{at: time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC)}
-	st, err := bolt.Open(bolt.Options{Path: filepath.Join(t.TempDir(), "hub.db")})
+	st, err := disk.Open(disk.Options{Path: filepath.Join(t.TempDir(), "log")})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, st.Close()) })
 	as := objects.New(objects.Options{Reader: st, Writer: st, Log: zerolog.Nop(), Now: c.now}).Controller("enroll")

@@ -14,13 +14,13 @@ import (
 	"github.com/edgebus/edgebus/cloud/control"
 	"github.com/edgebus/edgebus/cloud/objects"
 	"github.com/edgebus/edgebus/cloud/store"
-	"github.com/edgebus/edgebus/cloud/store/bolt"
+	"github.com/edgebus/edgebus/cloud/store/disk"
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
 // A node that joins says which labels follow the system information. The hub keeps them as it changes, and leaves others alone.
 func TestLabelsOfANodeThatHasJoinedFollowItsSystem(t *testing.T) {
-	st, err := bolt.Open(bolt.Options{Path: filepath.Join(t.TempDir(), "hub.db")})
+	st, err := disk.Open(disk.Options{Path: filepath.Join(t.TempDir(), "log")})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, st.Close()) })
 	objs := objects.New(objects.Options{Reader: st, Writer: st, Log: zerolog.Nop()})

@@ -15,7 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/edgebus/edgebus/cloud/store"
-	"github.com/edgebus/edgebus/cloud/store/bolt"
+	"github.com/edgebus/edgebus/cloud/store/disk"
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
@@ -23,7 +23,7 @@ import (
 type testRecorder struct {
 	*Recorder
 	t     *testing.T
-	store *bolt.Store
+	store *disk.Store
 	full  atomic.Bool // nothing can be written
 
 	mu  sync.Mutex
@@ -44,7 +44,7 @@ func (w failingWriter) Create(ctx context.Context, o store.Object) (store.Object
 
 func newTestRecorder(t *testing.T, change func(*Options)) *testRecorder {
 	r := &testRecorder{t: t, now: time.Date(2026, 11, 21, 10, 0, 0, 0, time.UTC)}
-	s, err := bolt.Open(bolt.Options{Path: filepath.Join(t.TempDir(), "hub.db")})
+	s, err := disk.Open(disk.Options{Path: filepath.Join(t.TempDir(), "log")})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, s.Close()) })
 	r.store = s

@@ -20,7 +20,7 @@ import (
 	"github.com/edgebus/edgebus/cloud/objects"
 	"github.com/edgebus/edgebus/cloud/sources"
 	"github.com/edgebus/edgebus/cloud/store"
-	"github.com/edgebus/edgebus/cloud/store/bolt"
+	"github.com/edgebus/edgebus/cloud/store/disk"
 	"github.com/edgebus/edgebus/test/controltest"
 	"github.com/edgebus/edgebus/topics/resource"
 )
@@ -41,7 +41,7 @@ type testHub struct {
 
 // failingWriter is a store in which Fleets can't be written at times.
 type failingWriter struct {
-	*bolt.Store
+	*disk.Store
 	broken *atomic.Bool
 }
 
@@ -55,7 +55,7 @@ func (f failingWriter) Update(ctx context.Context, o store.Object, rev uint64) (
 func newTestHub(t *testing.T) *testHub {
 	t.Parallel()
 	h := &testHub{poll: 100 * time.Millisecond}
-	h.Hub = controltest.New(t, func(o *objects.Options) { o.Writer = failingWriter{o.Reader.(*bolt.Store), &h.broken} })
+	h.Hub = controltest.New(t, func(o *objects.Options) { o.Writer = failingWriter{o.Reader.(*disk.Store), &h.broken} })
 	h.start()
 	return h
 }

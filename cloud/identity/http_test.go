@@ -16,7 +16,7 @@ import (
 )
 
 func TestWhoMakesTokens(t *testing.T) {
-	tokens, closed := openTokens(t, t.TempDir()+"/hub.db", &clock{now: time.Now()})
+	tokens, closed := openTokens(t, t.TempDir()+"/log", &clock{now: time.Now()})
 	defer closed()
 	of := func(user string, role topics.Role, nodes ...string) broker.Identity {
 		return broker.Identity{User: user, Roles: []topics.Role{role}, Nodes: nodes}
@@ -74,7 +74,7 @@ func TestWhoMakesTokens(t *testing.T) {
 // Who has somebody's sign-in for a few minutes gets nothing that lasts longer.
 func TestATokenDoesNotOutliveTheSignInThatMadeIt(t *testing.T) {
 	now := time.Date(2026, 11, 22, 12, 0, 0, 0, time.UTC)
-	tokens, closed := openTokens(t, t.TempDir()+"/hub.db", &clock{now: now})
+	tokens, closed := openTokens(t, t.TempDir()+"/log", &clock{now: now})
 	defer closed()
 	pia := broker.Identity{User: "pia", Roles: []topics.Role{topics.RoleOperator}, Nodes: []string{"*"}, Expires: now.Add(5 * time.Minute)}
 	ask := func(ttl string) (expires string, err error) {

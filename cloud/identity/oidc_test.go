@@ -163,7 +163,7 @@ func TestKeysThatCantBeFetchedAreNoWrongToken(t *testing.T) {
 
 func TestNamesAreOnesOwn(t *testing.T) {
 	r := newTestProvider(t, func(o *OIDCOptions) { o.UserClaim = "name" })
-	tokens, closed := openTokens(t, t.TempDir()+"/hub.db", r.clock)
+	tokens, closed := openTokens(t, t.TempDir()+"/log", r.clock)
 	defer closed()
 	b := Bearer{Tokens: tokens, OIDC: r.oidc, IsNode: func(name string) bool { return name == "n1" }}
 	_, err := tokens.Create(t.Context(), TokenRequest{User: "ci", Role: topics.RoleViewer, Nodes: []string{"*"}}, TokenMaker{By: "ann"})
@@ -182,7 +182,7 @@ func TestNamesAreOnesOwn(t *testing.T) {
 // BenchmarkSignInAtAProvider is what a request costs that shows an ID token which was verified before.
 func BenchmarkSignInAtAProvider(b *testing.B) {
 	r := newTestProvider(b, nil)
-	tokens, closed := openTokens(b, b.TempDir()+"/hub.db", r.clock)
+	tokens, closed := openTokens(b, b.TempDir()+"/log", r.clock)
 	defer closed()
 	signIn(b, Bearer{Tokens: tokens, OIDC: r.oidc, IsNode: func(string) bool { return false }}, r.token(nil))
 }

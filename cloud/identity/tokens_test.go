@@ -14,7 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/edgebus/edgebus/broker"
-	"github.com/edgebus/edgebus/cloud/store/bolt"
+	"github.com/edgebus/edgebus/cloud/store/disk"
 	"github.com/edgebus/edgebus/topics"
 	"github.com/edgebus/edgebus/topics/resource"
 )
@@ -26,7 +26,7 @@ func (c *clock) Now() time.Time { return c.now }
 // openTokens makes the tokens of a hub whose store is in a file.
 func openTokens(t testing.TB, file string, c *clock) (tokens *Tokens, closed func()) {
 	t.Helper()
-	s, err := bolt.Open(bolt.Options{Path: file})
+	s, err := disk.Open(disk.Options{Path: file})
 	require.NoError(t, err)
 	tokens, err = NewTokens(t.Context(), Options{
 		Reader: s, Writer: s, Log: zerolog.Nop(), Now: c.Now,
@@ -37,7 +37,7 @@ func openTokens(t testing.TB, file string, c *clock) (tokens *Tokens, closed fun
 }
 
 func TestATokenIsGoodUntilItExpiresOrIsRevoked(t *testing.T) {
-	file := filepath.Join(t.TempDir(), "hub.db")
+	file := filepath.Join(t.TempDir(), "log")
 	c := &clock{now: time.Date(2026, 11, 22, 10, 0, 0, 0, time.UTC)}
 	tokens, closed := openTokens(t, file, c)
 	made, err := tokens.Create(t.Context(), TokenRequest{User: "ci", Role: topics.RoleOperator, Nodes: []string{"hall-*"}, TTL: "30d"}, TokenMaker{By: "ann"})
@@ -85,7 +85,7 @@ func TestATokenIsGoodUntilItExpiresOrIsRevoked(t *testing.T) {
 
 func TestTokensThatAreRefused(t *testing.T) {
 	c := &clock{now: time.Now()}
-	tokens, closed := openTokens(t, filepath.Join(t.TempDir(), "hub.db"), c)
+	tokens, closed := openTokens(t, filepath.Join(t.TempDir(), "log"), c)
 	defer closed()
 	for field, r := range map[string]TokenRequest{
 		"role":   {User: "ci", Role: topics.RoleNode, Nodes: []string{"*"}},
@@ -104,7 +104,7 @@ func TestTokensThatAreRefused(t *testing.T) {
 
 func TestExpiredTokensAreForgotten(t *testing.T) {
 	c := &clock{now: time.Now()}
-	tokens, closed := openTokens(t, filepath.Join(t.TempDir(), "hub.db"), c)
+	tokens, closed := openTokens(t, filepath.Join(t.TempDir(), "log"), c)
 	defer closed()
 	r := TokenRequest{User: "ci", Role: topics.RoleViewer, Nodes: []string{"*"}, TTL: "1h"}
 	_, err := tokens.Create(t.Context(), r, TokenMaker{By: "ann"})
@@ -118,7 +118,7 @@ func TestExpiredTokensAreForgotten(t *testing.T) {
 // Expired tokens end what they were still good for, a day later.
 func TestExpiredTokensAreForgottenWithoutAnyRequest(t *testing.T) {
 	c := &clock{now: time.Now()}
-	tokens, closed := openTokens(t, filepath.Join(t.TempDir(), "hub.db"), c)
+	tokens, closed := openTokens(t, filepath.Join(t.TempDir(), "log"), c)
 	defer closed()
 	made, err := tokens.Create(t.Context(), TokenRequest{User: "ci", Role: topics.RoleViewer, Nodes: []string{"*"}, TTL: "1h"}, TokenMaker{})
 	require.NoError(t, err)
@@ -136,7 +136,7 @@ func TestExpiredTokensAreForgottenWithoutAnyRequest(t *testing.T) {
 
 // A token ends with the rights of whoever made it, for good: also if somebody of that name comes back.
 func TestATokenEndsWithItsMaker(t *testing.T) {
-	file := filepath.Join(t.TempDir(), "hub.db")
+	file := filepath.Join(t.TempDir(), "log")
 	c := &clock{now: time.Now()}
 	tokens, closed := openTokens(t, file, c)
 	made := map[string]NewToken{}
@@ -158,7 +158,7 @@ func TestATokenEndsWithItsMaker(t *testing.T) {
 		},
 		nil,
 	} {
-		s, err := bolt.Open(bolt.Options{Path: file})
+		s, err := disk.Open(disk.Options{Path: file})
 		require.NoError(t, err)
 		tokens, err = NewTokens(t.Context(), Options{Reader: s, Writer: s, Log: zerolog.Nop(), Now: c.Now, Ended: ended})
 		require.NoError(t, err)
@@ -176,7 +176,7 @@ func TestATokenEndsWithItsMaker(t *testing.T) {
 }
 
 func BenchmarkVerify(b *testing.B) {
-	tokens, closed := openTokens(b, filepath.Join(b.TempDir(), "hub.db"), &clock{now: time.Now()})
+	tokens, closed := openTokens(b, filepath.Join(b.TempDir(), "log"), &clock{now: time.Now()})
 	defer closed()
 	made, err := tokens.Create(b.Context(), TokenRequest{User: "ci", Role: topics.RoleViewer, Nodes: []string{"*"}}, TokenMaker{By: "ann"})
 	require.NoError(b, err)
@@ -189,7 +189,7 @@ func BenchmarkVerify(b *testing.B) {
 
 // BenchmarkSignIn is what a request costs that shows a token of the hub, with all that the broker does to let it in.
 func BenchmarkSignIn(b *testing.B) {
-	tokens, closed := openTokens(b, filepath.Join(b.TempDir(), "hub.db"), &clock{now: time.Now()})
+	tokens, closed := openTokens(b, filepath.Join(b.TempDir(), "log"), &clock{now: time.Now()})
 	defer closed()
 	made, err := tokens.Create(b.Context(), TokenRequest{User: "ci", Role: topics.RoleViewer, Nodes: []string{"*"}}, TokenMaker{By: "ann"})
 	require.NoError(b, err)

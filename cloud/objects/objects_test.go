@@ -17,13 +17,13 @@ import (
 	"github.com/edgebus/edgebus/broker/daemon/seal"
 	"github.com/edgebus/edgebus/cloud/objects"
 	"github.com/edgebus/edgebus/cloud/store"
-	"github.com/edgebus/edgebus/cloud/store/bolt"
+	"github.com/edgebus/edgebus/cloud/store/disk"
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
 // testRegistry is a store with the object layer on it, and what was audited.
 type testRegistry struct {
-	*bolt.Store
+	*disk.Store
 	*objects.Registry
 	mu      sync.Mutex
 	audited []string
@@ -32,7 +32,7 @@ type testRegistry struct {
 func newTestRegistry(t *testing.T) *testRegistry {
 	t.Helper()
 	dir := t.TempDir()
-	s, err := bolt.Open(bolt.Options{Path: filepath.Join(dir, "hub.db"), Tombstones: 16})
+	s, err := disk.Open(disk.Options{Path: filepath.Join(dir, "log"), Tombstones: 16})
 	require.NoError(t, err)
 	t.Cleanup(func() {
 		require.NoError(t, s.Check())

@@ -13,7 +13,7 @@ import (
 
 	"github.com/edgebus/edgebus/broker"
 	"github.com/edgebus/edgebus/broker/tree"
-	"github.com/edgebus/edgebus/cloud/store/bolt"
+	"github.com/edgebus/edgebus/cloud/store/disk"
 	"github.com/edgebus/edgebus/topics"
 	"github.com/edgebus/edgebus/topics/link"
 )
@@ -21,7 +21,7 @@ import (
 // BenchmarkReconnect is what it costs the hub that all of 10,000 keys changed on a node while it was
 // away, from its connection until it has heard that they are on disk, when nobody subscribes.
 func BenchmarkReconnect(b *testing.B) {
-	s, err := bolt.Open(bolt.Options{Path: filepath.Join(b.TempDir(), "hub.db")})
+	s, err := disk.Open(disk.Options{Path: filepath.Join(b.TempDir(), "log")})
 	require.NoError(b, err)
 	defer s.Close()
 	said := make(chan []byte, 64) // by the hub

@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/edgebus/edgebus/cloud/store"
-	"github.com/edgebus/edgebus/cloud/store/bolt"
+	"github.com/edgebus/edgebus/cloud/store/disk"
 	"github.com/edgebus/edgebus/topics/link"
 	"github.com/edgebus/edgebus/topics/resource"
 )
@@ -111,7 +111,7 @@ func TestANodeDeletedJustBeforeTheHubDiedIsShownAgain(t *testing.T) {
 	r.disconnect(c)
 	require.Eventually(t, func() bool { n, err := r.node(); return err == nil && n.Status.State == resource.Offline }, testTimeout, pollInterval)
 	r.stop()
-	s, err := bolt.Open(bolt.Options{Path: r.path})
+	s, err := disk.Open(disk.Options{Path: r.path})
 	require.NoError(t, err)
 	_, err = s.Delete(context.Background(), nodeObjectKey, 0)
 	require.NoError(t, err)

@@ -2,21 +2,21 @@ package twin
 
 import (
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/edgebus/edgebus/cloud/store"
-	"github.com/edgebus/edgebus/cloud/store/bolt"
+	"github.com/edgebus/edgebus/cloud/store/disk"
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
 // lose takes the hub's data away, and starts it on none.
 func (r *rig) lose() (lost resource.HubID) {
 	r.stop()
-	require.NoError(r.t, os.Remove(r.path))
-	require.NoError(r.t, os.Remove(r.path+".confirmed")) // as somebody does who begins anew
+	require.NoError(r.t, os.RemoveAll(r.path)) // as somebody does who begins anew
 	lost = r.hub.ID
 	r.mu.Lock()
 	r.nodes = make(map[string]*core)
@@ -129,8 +129,8 @@ func TestARestoredHubIsTheSame(t *testing.T) {
 	r, c := newJoinedRig(t)
 	r.inStep()
 	r.stop()
-	backup, err := os.ReadFile(r.path)
-	require.NoError(t, err)
+	backup := filepath.Join(t.TempDir(), "backup")
+	require.NoError(t, os.CopyFS(backup, os.DirFS(r.path)))
 	r.start()
 	r.connect(c)
 	r.edit("lamp", func(d *resource.Device) { d.Metadata.Labels = map[string]string{"new": "yes"} })
@@ -139,8 +139,12 @@ func TestARestoredHubIsTheSame(t *testing.T) {
 
 	lost := r.lose()
 	r.stop()
-	require.NoError(t, os.WriteFile(r.path, backup, 0o600))
-	require.NoError(t, bolt.Fork(r.path, func(rev uint64) uint64 { return rev + 1<<32 }))
+	require.NoError(t, os.RemoveAll(r.path))
+	require.NoError(t, os.Rename(backup, r.path))
+	s, err := disk.Open(disk.Options{Path: r.path})
+	require.NoError(t, err)
+	require.NoError(t, s.Fork(func(rev uint64) uint64 { return rev + 1<<32 }))
+	require.NoError(t, s.Close())
 	r.start()
 	require.Equal(t, lost, r.hub.ID)
 	r.connect(c)

@@ -18,7 +18,7 @@ import (
 	"github.com/edgebus/edgebus/broker/tree"
 	registry "github.com/edgebus/edgebus/cloud/objects"
 	"github.com/edgebus/edgebus/cloud/store"
-	"github.com/edgebus/edgebus/cloud/store/bolt"
+	"github.com/edgebus/edgebus/cloud/store/disk"
 	"github.com/edgebus/edgebus/topics"
 	"github.com/edgebus/edgebus/topics/link"
 	"github.com/edgebus/edgebus/topics/resource"
@@ -30,7 +30,7 @@ const testTimeout = 30 * time.Second // a busy machine must not fail a test
 type rig struct {
 	t     *testing.T
 	path  string
-	store *bolt.Store
+	store *disk.Store
 	fault storeFaults
 	twins *Twins
 	stop  func()
@@ -66,14 +66,14 @@ type core struct {
 }
 
 func newRig(t *testing.T) *rig {
-	r := &rig{t: t, path: filepath.Join(t.TempDir(), "hub.db"), nodes: make(map[string]*core)}
+	r := &rig{t: t, path: filepath.Join(t.TempDir(), "log"), nodes: make(map[string]*core)}
 	r.start()
 	t.Cleanup(func() { r.stop() })
 	return r
 }
 
 func (r *rig) start() {
-	s, err := bolt.Open(bolt.Options{Path: r.path, Committed: func(time.Duration, int, error) { r.commits.Add(1) }})
+	s, err := disk.Open(disk.Options{Path: r.path, Committed: func(time.Duration, int, error) { r.commits.Add(1) }})
 	require.NoError(r.t, err)
 	r.store = s
 	r.hub.ID = resource.HubID(s.Identity())
@@ -325,7 +325,7 @@ func (r *rig) await(answer <-chan error) error {
 
 const lampDesired = "v1/nodes/n1/devices/lamp/desired"
 
-func createNode(s *bolt.Store) func(context.Context, string) error {
+func createNode(s *disk.Store) func(context.Context, string) error {
 	as := registry.New(registry.Options{Reader: s, Writer: s, Log: zerolog.Nop()}).Controller("twins")
 	return func(ctx context.Context, name string) error {
 		_, err := registry.Create(ctx, as, &resource.Node{Metadata: resource.Meta{Name: name}})

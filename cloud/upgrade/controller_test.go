@@ -18,7 +18,7 @@ import (
 	"github.com/edgebus/edgebus/cloud/control"
 	"github.com/edgebus/edgebus/cloud/objects"
 	"github.com/edgebus/edgebus/cloud/store"
-	"github.com/edgebus/edgebus/cloud/store/bolt"
+	"github.com/edgebus/edgebus/cloud/store/disk"
 	"github.com/edgebus/edgebus/cloud/upgrade"
 	"github.com/edgebus/edgebus/topics/resource"
 )
@@ -31,7 +31,7 @@ const (
 // testHub is a store with the controller of Upgrades, and nodes that carry out what they are ordered. The nodes outlive the hub.
 type testHub struct {
 	*testing.T
-	*bolt.Store
+	*disk.Store
 	*objects.Registry
 	path   string
 	user   *objects.Controller
@@ -48,14 +48,14 @@ type testHub struct {
 }
 
 func newTestHub(t *testing.T) *testHub {
-	h := &testHub{T: t, path: filepath.Join(t.TempDir(), "hub.db"), done: map[string]resource.UpgradeReport{}, tries: map[string]string{}, bad: map[string]bool{}, mute: map[string]bool{}}
+	h := &testHub{T: t, path: filepath.Join(t.TempDir(), "log"), done: map[string]resource.UpgradeReport{}, tries: map[string]string{}, bad: map[string]bool{}, mute: map[string]bool{}}
 	h.start()
 	t.Cleanup(func() { h.stop() })
 	return h
 }
 
 func (h *testHub) start() {
-	st, err := bolt.Open(bolt.Options{Path: h.path})
+	st, err := disk.Open(disk.Options{Path: h.path})
 	require.NoError(h, err)
 	h.Store = st
 	h.Registry = objects.New(objects.Options{Reader: st, Writer: st, Log: zerolog.Nop()})
@@ -341,7 +341,7 @@ func TestOfflineNodesWait(t *testing.T) {
 	h.online("n009", true)
 	h.until("up", func(r resource.UpgradeRollout) bool { return r.Upgrading == 1 })
 	h.stop()
-	st, err := bolt.Open(bolt.Options{Path: h.path})
+	st, err := disk.Open(disk.Options{Path: h.path})
 	require.NoError(t, err)
 	_, err = st.Delete(t.Context(), store.Key{Kind: resource.KindUpgrade, Name: "up"}, 0)
 	require.NoError(t, err)

@@ -15,7 +15,7 @@ import (
 	"time"
 
 	"github.com/edgebus/edgebus/cloud"
-	"github.com/edgebus/edgebus/cloud/store/bolt"
+	"github.com/edgebus/edgebus/cloud/store/disk"
 	"github.com/edgebus/edgebus/test/flood"
 	"github.com/edgebus/edgebus/topics/password"
 	"github.com/edgebus/edgebus/topics/resource"
@@ -135,7 +135,7 @@ func openAttacked(b benchRun, program, cpu, settings string, prepare func(dir st
 }
 
 func makeAttackedObjects(dir string) error {
-	st, err := bolt.Open(bolt.Options{Path: filepath.Join(dir, cloud.FileName)})
+	st, err := disk.Open(disk.Options{Path: filepath.Join(dir, cloud.LogDir)})
 	if err != nil {
 		return err
 	}

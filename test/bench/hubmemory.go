@@ -20,7 +20,7 @@ import (
 	"github.com/edgebus/edgebus/broker/client"
 	"github.com/edgebus/edgebus/cloud"
 	"github.com/edgebus/edgebus/cloud/store"
-	"github.com/edgebus/edgebus/cloud/store/bolt"
+	"github.com/edgebus/edgebus/cloud/store/disk"
 	"github.com/edgebus/edgebus/topics"
 	"github.com/edgebus/edgebus/topics/link"
 	"github.com/edgebus/edgebus/topics/resource"
@@ -57,7 +57,7 @@ func measureHubMemory(b benchRun) error {
 		return err
 	}
 	defer hub.stop()
-	file, err := os.Stat(filepath.Join(full, cloud.FileName))
+	file, err := os.Stat(filepath.Join(full, cloud.LogDir))
 	if err != nil {
 		return err
 	}
@@ -126,7 +126,7 @@ func anonymousMemory(pid int) (float64, error) {
 
 // makeFleet writes what so many nodes reported, as a hub would have stored it.
 func makeFleet(dir string) error {
-	st, err := bolt.Open(bolt.Options{Path: filepath.Join(dir, cloud.FileName)})
+	st, err := disk.Open(disk.Options{Path: filepath.Join(dir, cloud.LogDir)})
 	if err != nil {
 		return err
 	}

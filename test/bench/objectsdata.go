@@ -13,7 +13,7 @@ import (
 
 	"github.com/edgebus/edgebus/cloud"
 	"github.com/edgebus/edgebus/cloud/store"
-	"github.com/edgebus/edgebus/cloud/store/bolt"
+	"github.com/edgebus/edgebus/cloud/store/disk"
 	"github.com/edgebus/edgebus/topics"
 	"github.com/edgebus/edgebus/topics/link"
 	"github.com/edgebus/edgebus/topics/resource"
@@ -21,7 +21,7 @@ import (
 
 // makeObjects writes Devices and what their nodes reported, as a hub would have stored them.
 func makeObjects(dir string) error {
-	st, err := bolt.Open(bolt.Options{Path: filepath.Join(dir, cloud.FileName)})
+	st, err := disk.Open(disk.Options{Path: filepath.Join(dir, cloud.LogDir)})
 	if err != nil {
 		return err
 	}

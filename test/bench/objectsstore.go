@@ -15,7 +15,7 @@ import (
 
 	"github.com/edgebus/edgebus/cloud"
 	"github.com/edgebus/edgebus/cloud/store"
-	"github.com/edgebus/edgebus/cloud/store/bolt"
+	"github.com/edgebus/edgebus/cloud/store/disk"
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
@@ -39,7 +39,7 @@ func rawStore(b benchRun, dir string) (f rawFigures, err error) {
 		return f, err
 	}
 	begin := time.Now()
-	st, err := bolt.Open(bolt.Options{Path: filepath.Join(alone, cloud.FileName)})
+	st, err := disk.Open(disk.Options{Path: filepath.Join(alone, cloud.LogDir)})
 	if err != nil {
 		return f, err
 	}
@@ -50,7 +50,7 @@ func rawStore(b benchRun, dir string) (f rawFigures, err error) {
 		return f, err
 	}
 	f.memory = (after - before) * 1e6 / (allObjects * objectProperties)
-	for _, measure := range []func(*bolt.Store) error{f.listAlone, f.getAlone, f.writeAlone, f.watchAlone} {
+	for _, measure := range []func(*disk.Store) error{f.listAlone, f.getAlone, f.writeAlone, f.watchAlone} {
 		if err := measure(st); err != nil {
 			return f, err
 		}
@@ -63,7 +63,7 @@ func rawKey(i int) store.Key {
 }
 
 // listAlone goes through all objects page by page, and copies their bytes.
-func (f *rawFigures) listAlone(st *bolt.Store) error {
+func (f *rawFigures) listAlone(st *disk.Store) error {
 	var page []byte
 	begin := time.Now()
 	for opts := (store.ListOptions{Limit: objectPage}); ; {
@@ -84,7 +84,7 @@ func (f *rawFigures) listAlone(st *bolt.Store) error {
 	return nil
 }
 
-func (f *rawFigures) getAlone(st *bolt.Store) error {
+func (f *rawFigures) getAlone(st *disk.Store) error {
 	begin := time.Now()
 	for range objectGets {
 		if _, err := st.Get(context.Background(), rawKey(rand.IntN(allObjects))); err != nil {
@@ -95,7 +95,7 @@ func (f *rawFigures) getAlone(st *bolt.Store) error {
 	return nil
 }
 
-func rewriteObject(st *bolt.Store, i int) error {
+func rewriteObject(st *disk.Store, i int) error {
 	o, err := st.Get(context.Background(), rawKey(i))
 	if err == nil {
 		o.Data = append(bytes.Clone(o.Data), ' ') // as large, and not the same
@@ -104,13 +104,13 @@ func rewriteObject(st *bolt.Store, i int) error {
 	return err
 }
 
-func (f *rawFigures) writeAlone(st *bolt.Store) (err error) {
+func (f *rawFigures) writeAlone(st *disk.Store) (err error) {
 	f.writes, _, err = writeFor(f.each, func(i int) error { return rewriteObject(st, i) })
 	return err
 }
 
 // watchAlone has as many streams of one object each as the hub will have watchers.
-func (f *rawFigures) watchAlone(st *bolt.Store) error {
+func (f *rawFigures) watchAlone(st *disk.Store) error {
 	ctx, cancel := context.WithCancel(context.Background())
 	var all sync.WaitGroup
 	defer all.Wait()

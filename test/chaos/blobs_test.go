@@ -22,7 +22,7 @@ import (
 
 	"github.com/edgebus/edgebus/broker/client"
 	"github.com/edgebus/edgebus/cloud/store"
-	"github.com/edgebus/edgebus/cloud/store/bolt"
+	"github.com/edgebus/edgebus/cloud/store/disk"
 	"github.com/edgebus/edgebus/test/faults"
 	"github.com/edgebus/edgebus/test/harness"
 	"github.com/edgebus/edgebus/topics/resource"
@@ -109,7 +109,7 @@ func newDownload(t testing.TB, size int64) (w *harness.World, content []byte, di
 	_, _ = chance.Read(content)
 	digest = resource.DigestOf(content)
 	file := fmt.Sprintf(`{"path":"/opt/artifact","digest":%q,"size":%d}`, digest, size)
-	st, err := bolt.Open(bolt.Options{Path: filepath.Join(dir, "hub", "hub.db")})
+	st, err := disk.Open(disk.Options{Path: filepath.Join(dir, "hub", "log")})
 	require.NoError(t, err)
 	for kind, text := range map[string]string{
 		resource.KindNode: `{"apiVersion":"` + resource.APIVersion + `","kind":"Node","metadata":{"name":"n1","uid":"1","generation":1},"spec":{"config":[` +

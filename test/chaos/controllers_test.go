@@ -17,7 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/edgebus/edgebus/cloud/store"
-	"github.com/edgebus/edgebus/cloud/store/bolt"
+	"github.com/edgebus/edgebus/cloud/store/disk"
 	"github.com/edgebus/edgebus/test/harness"
 	"github.com/edgebus/edgebus/topics/backoff"
 	"github.com/edgebus/edgebus/topics/resource"
@@ -151,7 +151,7 @@ func awaitControllers(ctx context.Context, t *testing.T, w *harness.World) {
 func checkRendered(t *testing.T, w *harness.World, nodes []trackedNode) map[string]uint64 {
 	t.Helper()
 	require.NoError(t, w.Term("hub"))
-	st, err := bolt.Open(bolt.Options{Path: filepath.Join(w.Dir, "hub", "hub.db")})
+	st, err := disk.Open(disk.Options{Path: filepath.Join(w.Dir, "hub", "log")})
 	require.NoError(t, err)
 	defer func() { require.NoError(t, st.Close()) }()
 	require.NoError(t, st.Check())

@@ -17,12 +17,12 @@ import (
 	"github.com/edgebus/edgebus/cloud/api"
 	"github.com/edgebus/edgebus/cloud/cli"
 	"github.com/edgebus/edgebus/cloud/objects"
-	"github.com/edgebus/edgebus/cloud/store/bolt"
+	"github.com/edgebus/edgebus/cloud/store/disk"
 )
 
 // StartHub is the hub's API over a real store, and the one that commands talk to.
 func StartHub(t *testing.T, more ...func(*api.Options)) *httptest.Server {
-	st, err := bolt.Open(bolt.Options{Path: filepath.Join(t.TempDir(), "hub.db")})
+	st, err := disk.Open(disk.Options{Path: filepath.Join(t.TempDir(), "log")})
 	require.NoError(t, err)
 	key, err := seal.Create(t.TempDir())
 	require.NoError(t, err)

@@ -14,13 +14,13 @@ import (
 
 	"github.com/edgebus/edgebus/cloud/control"
 	"github.com/edgebus/edgebus/cloud/objects"
-	"github.com/edgebus/edgebus/cloud/store/bolt"
+	"github.com/edgebus/edgebus/cloud/store/disk"
 )
 
 // Hub is such a store.
 type Hub struct {
 	testing.TB
-	*bolt.Store
+	*disk.Store
 	*objects.Registry
 	Dir  string
 	User *objects.Controller // who writes what a test makes
@@ -31,7 +31,7 @@ func New(t testing.TB, change func(*objects.Options)) *Hub {
 	t.Helper()
 	h := &Hub{TB: t, Dir: t.TempDir()}
 	var err error
-	h.Store, err = bolt.Open(bolt.Options{Path: filepath.Join(h.Dir, "hub.db")})
+	h.Store, err = disk.Open(disk.Options{Path: filepath.Join(h.Dir, "log")})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, h.Store.Close()) })
 	o := objects.Options{Reader: h.Store, Writer: h.Store, Log: zerolog.Nop(), Seal: PlainSealer{}}

@@ -68,11 +68,7 @@ func TestBeginAnew(t *testing.T) {
 	s.Eventually(stand.WaitTimeout, func() error { return s.Publish(core, level, "4") })
 	shows(level, "4")
 
-	require.NoError(t, s.Term("hub"))
-	require.NoError(t, os.Rename(filepath.Join(s.Dir, "hub", "hub.db"), filepath.Join(s.Dir, "hub", "hub.db.damaged")))
-	require.Contains(t, failsToStart(t, s, "hub"), "hub.db is missing; restore it from a backup")
-	require.NoError(t, os.Remove(filepath.Join(s.Dir, "hub", "hub.db.confirmed")))
-	s.Up("hub")
+	moveAway("hub", "log")
 	s.Eventually(stand.WaitTimeout, func() error { return wantGauge(s, s.Hub.HTTP, "edgebus_hub_nodes_of_another_hub", 1) })
 	s.Create(things)
 	require.NoError(t, s.Publish(core, level, "5"))

@@ -16,7 +16,7 @@ import (
 	"github.com/edgebus/edgebus/broker/client"
 	"github.com/edgebus/edgebus/broker/daemon/seal"
 	"github.com/edgebus/edgebus/cloud/store"
-	"github.com/edgebus/edgebus/cloud/store/bolt"
+	"github.com/edgebus/edgebus/cloud/store/disk"
 	"github.com/edgebus/edgebus/test/stand"
 	"github.com/edgebus/edgebus/topics/password"
 	"github.com/edgebus/edgebus/topics/resource"
@@ -91,7 +91,7 @@ func putSecret(t *testing.T, dir string, at store.Key, values string) {
 	require.NoError(t, err)
 	data, err := json.Marshal(map[string]any{"metadata": resource.Meta{Namespace: at.Namespace, Name: at.Name}, "sealed": sealed})
 	require.NoError(t, err)
-	st, err := bolt.Open(bolt.Options{Path: filepath.Join(dir, "hub.db")})
+	st, err := disk.Open(disk.Options{Path: filepath.Join(dir, "log")})
 	require.NoError(t, err)
 	_, err = st.Create(t.Context(), store.Object{Key: at, Data: data})
 	require.NoError(t, err)

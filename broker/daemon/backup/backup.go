@@ -31,7 +31,7 @@ type Program struct {
 	// stamp is higher at each restore.
 	NewLineages func(dir string, stamp uint32) error
 	// CheckRelated checks that files of a directory belong together, such as encrypted data and its key. To check a backup the
-	// files that Related names are unpacked.
+	// files and directories that RelatedFiles names are unpacked.
 	CheckRelated func(dir string) error // nil: there are none
 	RelatedFiles []string
 	// Rotate makes a new key for what the directory has encrypted, while the program is stopped, and says what it did. Nil: there is no
@@ -377,7 +377,7 @@ func ProgramOf(path string) (string, error) {
 	for _, n := range names {
 		has = append(has, n.Name())
 	}
-	return "", fmt.Errorf("%s is no data directory: it has neither hub.db, as a hub's, nor tree, as a core's; it has: %s",
+	return "", fmt.Errorf("%s is no data directory: it has neither log, as a hub's, nor tree, as a core's; it has: %s",
 		path, strings.Join(has, ", "))
 }
 
@@ -552,8 +552,14 @@ func (p Program) inspect(l *commandLine, path string) (m Manifest, damage, err e
 	}
 	defer os.RemoveAll(dir) // if this process is killed, the name says what it is
 	m, err = readArchive(path, func(f File) (io.WriteCloser, error) {
-		if !slices.Contains(p.RelatedFiles, f.Name) {
+		top, _, below := strings.Cut(f.Name, "/")
+		if !slices.Contains(p.RelatedFiles, top) {
 			return nil, nil
+		}
+		if below {
+			if err := os.MkdirAll(filepath.Join(dir, filepath.Dir(f.Name)), 0o700); err != nil {
+				return nil, err
+			}
 		}
 		return os.OpenFile(filepath.Join(dir, f.Name), os.O_CREATE|os.O_WRONLY|os.O_EXCL, 0o600)
 	}, l.checking)

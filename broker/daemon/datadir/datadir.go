@@ -57,7 +57,7 @@ func Open(path, program string) (*Dir, error) {
 
 // markerFiles are the files by which the data of each program is recognised.
 func markerFiles() map[string]string {
-	return map[string]string{"cloudhub": "hub.db", "edgecore": "tree"}
+	return map[string]string{"cloudhub": "log", "edgecore": "tree"}
 }
 
 // OwningPrograms are the programs whose data a directory holds: one at most, unless files were mixed up.

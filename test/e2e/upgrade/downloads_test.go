@@ -21,7 +21,7 @@ import (
 
 	"github.com/edgebus/edgebus/broker/client"
 	"github.com/edgebus/edgebus/cloud/store"
-	"github.com/edgebus/edgebus/cloud/store/bolt"
+	"github.com/edgebus/edgebus/cloud/store/disk"
 	"github.com/edgebus/edgebus/edge/blobs"
 	"github.com/edgebus/edgebus/edge/forward"
 	"github.com/edgebus/edgebus/test/faults"
@@ -52,7 +52,7 @@ func BenchmarkDownloads(b *testing.B) {
 		content := make([]byte, size)
 		_, _ = rand.NewChaCha8([32]byte{1}).Read(content)
 		digest := resource.DigestOf(content)
-		st, err := bolt.Open(bolt.Options{Path: filepath.Join(s.Dir, "hub", "hub.db")})
+		st, err := disk.Open(disk.Options{Path: filepath.Join(s.Dir, "hub", "log")})
 		require.NoError(b, err)
 		file := fmt.Sprintf(`"path":"/opt/artifact","digest":%q,"size":%d`, digest, size)
 		for i := range nodes {

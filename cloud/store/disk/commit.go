@@ -1,9 +1,8 @@
-package bolt
+package disk
 
 import (
 	"bytes"
 	"context"
-	"fmt"
 	"maps"
 	"runtime"
 	"slices"
@@ -11,16 +10,14 @@ import (
 	"sync/atomic"
 	"time"
 
-	"go.etcd.io/bbolt"
-
-	"github.com/edgebus/edgebus/broker/daemon/boltfile"
+	"github.com/edgebus/edgebus/broker/journal"
 	"github.com/edgebus/edgebus/cloud/store"
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
 const (
-	maxBatch      = 1024    // requests in one transaction, and waiting for it
-	maxBatchBytes = 8 << 20 // bytes in one transaction, but for the last request
+	maxBatch      = 1024    // requests in one commit, and waiting for it
+	maxBatchBytes = 8 << 20 // bytes in one commit, but for the last request
 )
 
 // request is one write that waits for the committer.
@@ -111,13 +108,7 @@ func (s *Store) gather(first *request) []*request {
 
 // process plans, commits and publishes what the requests ask for, then answers them.
 func (s *Store) process(requests []*request) {
-	if err := s.resolve(); err != nil {
-		for _, r := range requests {
-			r.done <- err // nothing was begun
-		}
-		return
-	}
-	b := newBatch(s.snap.Load())
+	b := s.newBatch()
 	answers := make([]error, len(requests))
 	for i, r := range requests {
 		if !r.taken.CompareAndSwap(false, true) {
@@ -127,7 +118,6 @@ func (s *Store) process(requests []*request) {
 	}
 	if b.empty() && b.next.rev <= s.reserved {
 		if len(b.ownTables) > 0 {
-			b.next.seq--
 			b.compact(s.opts.Tombstones)
 			s.publish(b)
 		}
@@ -157,65 +147,22 @@ func (s *Store) process(requests []*request) {
 
 func (s *Store) commitBatch(b *batch) error {
 	b.compact(s.opts.Tombstones)
-	b.reserved = b.next.rev
+	reserved := b.next.rev
 	if s.derives.Load() {
-		b.reserved += revReserve
+		reserved += revReserve
 	}
-	if err := s.writeBatch(b); err != nil {
-		s.inDoubt = b
-		_ = s.resolve() // or before the next batch
+	b.noteLastDeletes()
+	b.putRecord(stateRecord, storeState{s.identity, reserved}.encode())
+	if err := s.commit(b.journalChanges()); err != nil {
+		s.ids.free = append(s.ids.free, b.taken...)
 		return err
 	}
-	_ = s.confirmed.Write([2]uint64{b.next.seq}) // or it is an older one
-	s.reserved = b.reserved
+	s.ids.free = append(s.ids.free, b.freed()...)
+	s.reserved = reserved
+	maps.Copy(s.lastDeletes, b.lastDeletes)
+	s.applyNodes(b.nodes)
 	s.publish(b)
 	return nil
-}
-
-func (s *Store) writeBatch(b *batch) error {
-	if err := s.InPlace(); err != nil {
-		return err
-	}
-	return storeFile(s.opts.Path).CatchPanics(func() error {
-		tx, err := s.db.Begin(true)
-		if err != nil {
-			return err
-		}
-		defer func() { _ = tx.Rollback() }() // does nothing after a commit
-		if err := b.write(tx); err != nil {
-			return err
-		}
-		return s.commit(tx)
-	})
-}
-
-// resolve finds out whether a failed commit is in the file. It may be there all the same, if the sync failed and not the write: then
-// the next transaction builds on it, and so must the index.
-func (s *Store) resolve() error {
-	b := s.inDoubt
-	if b == nil {
-		return nil
-	}
-	var seq uint64
-	err := s.view(func(tx *bbolt.Tx) error {
-		now, err := readState(tx)
-		seq = now.seq
-		return err
-	})
-	if err != nil {
-		return resource.Errorf(resource.Unavailable, "", "the store can't be read after a failed commit: %v", err)
-	}
-	if seq == b.next.seq {
-		s.reserved = b.reserved
-		s.publish(b)
-	}
-	s.inDoubt = nil
-	return nil
-}
-
-// view reads the file. What it returns must be copied out of the transaction.
-func (s *Store) view(read func(*bbolt.Tx) error) error {
-	return storeFile(s.opts.Path).CatchPanics(func() error { return s.db.View(read) })
 }
 
 // publish makes a committed batch visible to readers and watchers.
@@ -304,7 +251,7 @@ func (s *Store) UpdateDerived(ctx context.Context, o store.Object, expect uint64
 	return planned, nil
 }
 
-// revReserve is how many revisions may be given between two transactions for what is not written. The file has the last of them, from
+// revReserve is how many revisions may be given between two commits for what is not written. The state has the last of them, from
 // which revisions go on after a restart: none is given twice.
 const revReserve = 1 << 20
 
@@ -339,34 +286,80 @@ func (s *Store) check(o store.Object) error {
 	return nil
 }
 
-// batch plans what one transaction does. Planning touches neither the file nor
-// anything that readers see; write puts the plan into a transaction.
+// batch plans what one commit does. Planning touches nothing that readers see.
 type batch struct {
+	store     *Store
 	from      uint64 // revision of the snapshot that it builds on
-	reserved  uint64 // up to which revisions may be given after it before another is written
 	next      snapshot
-	ownTables map[string]*table // the tables of next that this batch made
-	changes   map[store.Key]*recordChange
+	ownTables map[string]*table   // the tables of next that this batch made
+	records   map[recordID][]byte // what becomes of records in the end; nil: they are deleted
+	taken     []recordID          // new numbers
 	events    []store.Event
-	nodes     []store.NodeChange
+	nodes     map[string]*nodeEdit
+
+	lastDeletes map[string]recordID // new records
 }
 
-// recordChange is what the batch does to one key's records in the end.
-type recordChange struct {
-	e            *objectVersion // nil: deleted
-	data, status bool           // which records to write
-}
-
-func newBatch(s *snapshot) *batch {
+func (s *Store) newBatch() *batch {
+	now := s.snap.Load()
 	return &batch{
-		from:      s.rev,
-		next:      snapshot{rev: s.rev, seq: s.seq + 1, tables: maps.Clone(s.tables), replaced: s.replaced},
+		store: s, from: now.rev,
+		next:      snapshot{rev: now.rev, tables: maps.Clone(now.tables), replaced: now.replaced},
 		ownTables: make(map[string]*table),
-		changes:   make(map[store.Key]*recordChange),
+		records:   make(map[recordID][]byte),
+		nodes:     make(map[string]*nodeEdit),
+
+		lastDeletes: make(map[string]recordID),
 	}
 }
 
-func (b *batch) empty() bool { return len(b.changes) == 0 && len(b.nodes) == 0 }
+func (b *batch) empty() bool { return len(b.records) == 0 }
+
+// newID is the number of a new record.
+func (b *batch) newID() recordID {
+	id := b.store.ids.take()
+	b.taken = append(b.taken, id)
+	return id
+}
+
+func (b *batch) putRecord(id recordID, value []byte) { b.records[id] = value }
+
+func (b *batch) remove(id recordID) { b.records[id] = nil }
+
+// freed are the numbers that no record has after the batch.
+func (b *batch) freed() (ids []recordID) {
+	for id, value := range b.records {
+		if value == nil {
+			ids = append(ids, id)
+		}
+	}
+	return ids
+}
+
+// journalChanges are the changes of the batch for the journal.
+func (b *batch) journalChanges() []journal.RecordChange {
+	changes := make([]journal.RecordChange, 0, len(b.records))
+	for id, value := range b.records {
+		changes = append(changes, journal.RecordChange{ID: journalID(id), Value: value})
+	}
+	return changes
+}
+
+// noteLastDeletes notes when something of a kind was deleted last: after a restart, which forgets what that was, a
+// watch can't go on from before.
+func (b *batch) noteLastDeletes() {
+	for kind, t := range b.ownTables {
+		if t.lastDelete <= b.from {
+			continue
+		}
+		id := b.store.lastDeletes[kind]
+		if id == 0 {
+			id = b.newID()
+			b.lastDeletes[kind] = id
+		}
+		b.putRecord(id, encodeLastDelete(kind, t.lastDelete))
+	}
+}
 
 // edit is the kind's table in a form that this batch may change.
 func (b *batch) edit(kind string) *table {
@@ -379,22 +372,16 @@ func (b *batch) edit(kind string) *table {
 	return &t
 }
 
-func (b *batch) mark(key store.Key, e *objectVersion, data, status bool) {
-	c := b.changes[key]
-	if c == nil {
-		c = new(recordChange)
-		b.changes[key] = c
-	}
-	c.e, c.data, c.status = e, c.data || data, c.status || status
-}
-
 // put makes e the newest version of its key.
 func (b *batch) put(key store.Key, e, old *objectVersion, data, status bool) store.Object {
 	t := b.edit(key.Kind)
 	t.set(e)
 	t.log = append(t.log, e)
-	if data || status {
-		b.mark(key, e, data, status)
+	if data {
+		b.putRecord(e.record, e.encodeObject(key.Kind))
+	}
+	if status {
+		b.putStatus(e)
 	}
 	event := store.Event{Type: store.Added, Object: e.object(key.Kind)}
 	if old != nil {
@@ -406,6 +393,20 @@ func (b *batch) put(key store.Key, e, old *objectVersion, data, status bool) sto
 	return event.Object
 }
 
+// putStatus plans the status of a version, which is not yet in the table.
+func (b *batch) putStatus(e *objectVersion) {
+	switch {
+	case e.status == nil && e.statusRecord != 0:
+		b.remove(e.statusRecord)
+		e.statusRecord = 0
+	case e.status != nil && e.statusRecord == 0:
+		e.statusRecord = b.newID()
+		fallthrough
+	case e.status != nil:
+		b.putRecord(e.statusRecord, e.encodeStatus())
+	}
+}
+
 func (b *batch) create(o store.Object) (store.Object, error) {
 	if b.next.table(o.Kind).get(o.Namespace, o.Name) != nil {
 		return store.Object{}, store.AlreadyExists(o.Key)
@@ -413,7 +414,7 @@ func (b *batch) create(o store.Object) (store.Object, error) {
 	b.next.rev++
 	e := &objectVersion{
 		namespace: strings.Clone(o.Namespace), name: strings.Clone(o.Name),
-		rev: b.next.rev, created: b.next.rev,
+		rev: b.next.rev, created: b.next.rev, record: b.newID(),
 		data: bytes.Clone(o.Data),
 	}
 	if len(o.Status) > 0 {
@@ -490,7 +491,10 @@ func (b *batch) delete(key store.Key, expect uint64) (store.Object, error) {
 	t.log = append(t.log, &gone)
 	t.tombs = append(t.tombs, &gone)
 	t.lastDelete = gone.rev
-	b.mark(key, nil, true, true)
+	b.remove(old.record)
+	if old.statusRecord != 0 {
+		b.remove(old.statusRecord)
+	}
 
 	before, last := old.object(key.Kind), old.object(key.Kind)
 	last.Rev = gone.rev
@@ -511,130 +515,7 @@ func (b *batch) compact(limit int) {
 	}
 }
 
-// write puts the whole plan into a transaction.
-func (b *batch) write(tx *bbolt.Tx) error {
-	now, err := readState(tx)
-	if err != nil {
-		return err
-	}
-	if err := b.writeObjects(tx, &now.records); err != nil {
-		return err
-	}
-	if err := b.writeLastDeletes(tx, &now.records); err != nil {
-		return err
-	}
-	for _, n := range b.nodes {
-		if err := writeNode(tx, &now.records, n); err != nil {
-			return err
-		}
-	}
-	now.rev, now.seq = b.reserved, b.next.seq
-	return now.put(tx)
-}
-
-func (b *batch) writeObjects(tx *bbolt.Tx, tally *boltfile.Tally) error {
-	keys := slices.SortedFunc(maps.Keys(b.changes), store.Key.Compare) // in the order of the file's pages
-	for _, key := range keys {
-		kind, err := makeKind(tx, key.Kind)
-		if err != nil {
-			return err
-		}
-		if err := b.changes[key].write(kind, tally, objectKey(key.Namespace, key.Name)); err != nil {
-			return fmt.Errorf("%s: %w", key, err)
-		}
-	}
-	return nil
-}
-
-func (c *recordChange) write(kind kindBucket, tally *boltfile.Tally, key []byte) error {
-	data, status := kind.in(bucketData), kind.in(bucketStatus)
-	if c.e == nil {
-		if err := tally.Delete(data.Bucket, key); err != nil {
-			return err
-		}
-		return tally.Delete(status.Bucket, key)
-	}
-	if c.data {
-		if err := data.seal(tally, key, encodeRecord(c.e.created, c.e.rev, c.e.data)); err != nil {
-			return err
-		}
-	}
-	if !c.status {
-		return nil
-	}
-	if c.e.status == nil {
-		return tally.Delete(status.Bucket, key)
-	}
-	return status.seal(tally, key, encodeRecord(c.e.created, c.e.rev, c.e.status))
-}
-
-// writeLastDeletes notes when something of a kind was deleted last: after a restart, which forgets what that was, a
-// watch can't go on from before.
-func (b *batch) writeLastDeletes(tx *bbolt.Tx, tally *boltfile.Tally) error {
-	for name, t := range b.ownTables {
-		if t.lastDelete <= b.from {
-			continue
-		}
-		kind, err := makeKind(tx, name)
-		if err == nil {
-			err = kind.putLastDelete(tally, t.lastDelete)
-		}
-		if err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// records is a bucket of records.
-type records struct {
-	*bbolt.Bucket
-	boltfile.Location
-}
-
-// put writes a body.
-func (r records) put(tally *boltfile.Tally, key, body []byte) error {
-	return tally.Put(r.Bucket, key, r.Record(key, body))
-}
-
-// seal writes a body that has room for the checksum before it.
-func (r records) seal(tally *boltfile.Tally, key, room []byte) error {
-	return tally.Put(r.Bucket, key, r.Seal(key, room))
-}
-
-// kindBucket is a kind's bucket.
-type kindBucket struct {
-	bucket *bbolt.Bucket
-	kind   string
-}
-
-func (k kindBucket) in(name []byte) records {
-	return records{k.bucket.Bucket(name), locationIn(k.kind, name)}
-}
-
-func (k kindBucket) putLastDelete(tally *boltfile.Tally, rev uint64) error {
-	return records{k.bucket, locationIn(k.kind, nil)}.put(tally, keyLastDelete, encodeNumber(rev))
-}
-
-// makeKind is the kind's bucket, made with all that is in it when missing.
-func makeKind(tx *bbolt.Tx, kind string) (kindBucket, error) {
-	kinds := tx.Bucket(bucketKinds)
-	if b := kinds.Bucket([]byte(kind)); b != nil {
-		return kindBucket{b, kind}, nil
-	}
-	b, err := kinds.CreateBucket([]byte(kind))
-	if err != nil {
-		return kindBucket{}, err
-	}
-	for _, name := range [][]byte{bucketData, bucketStatus} {
-		if _, err := b.CreateBucket(name); err != nil {
-			return kindBucket{}, err
-		}
-	}
-	return kindBucket{b, kind}, nil
-}
-
-// checkKey refuses names that would make the file's keys ambiguous, or too long for bbolt.
+// checkKey refuses names that no object has.
 func checkKey(key store.Key) error {
 	const longest = 1024
 	for _, part := range []string{key.Kind, key.Namespace, key.Name} {

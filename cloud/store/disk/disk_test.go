@@ -1,4 +1,4 @@
-package bolt
+package disk
 
 import (
 	"context"
@@ -6,7 +6,6 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
-	"time"
 
 	"github.com/rs/zerolog"
 	"github.com/stretchr/testify/require"
@@ -22,31 +21,8 @@ func device(name, data string) store.Object {
 	return store.Object{Key: store.Key{Kind: "Device", Namespace: "default", Name: name}, Data: []byte(data)}
 }
 
-func TestFileModes(t *testing.T) {
-	dir := filepath.Join(t.TempDir(), "new", "hub")
-	path := filepath.Join(dir, "hub.db")
-	require.NoError(t, openStore(t, Options{Path: path}).Close())
-	info, err := os.Stat(dir)
-	require.NoError(t, err)
-	require.Equal(t, os.FileMode(0o700), info.Mode().Perm())
-	require.NoError(t, os.Chmod(path, 0o644))
-	require.NoError(t, openStore(t, Options{Path: path}).Close())
-	info, err = os.Stat(path)
-	require.NoError(t, err)
-	require.Equal(t, os.FileMode(0o600), info.Mode().Perm(), "it holds secrets")
-}
-
-func TestLocked(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "hub.db")
-	openStore(t, Options{Path: path})
-	_, err := Open(Options{Path: path, LockTimeout: 50 * time.Millisecond})
-	require.ErrorIs(t, err, resource.Unavailable)
-	require.ErrorContains(t, err, path)
-	require.ErrorContains(t, err, "another process")
-}
-
 func TestTooMuch(t *testing.T) {
-	s := openStore(t, Options{Path: filepath.Join(t.TempDir(), "hub.db"), MaxObject: 100, MaxWatchers: 1})
+	s := openStore(t, Options{Path: filepath.Join(t.TempDir(), "log"), MaxObject: 100, MaxWatchers: 1})
 	_, err := s.Create(ctx, device("a", string(make([]byte, 101))))
 	require.ErrorIs(t, err, resource.TooLarge)
 	w, err := s.Watch(ctx, store.Key{Kind: "Device"}, 0)
@@ -62,8 +38,9 @@ func TestTooMuch(t *testing.T) {
 
 // The log of a busy object is swept: it doesn't grow with the number of writes.
 func TestLogIsBounded(t *testing.T) {
-	snap := &snapshot{tables: map[string]*table{}}
-	b := newBatch(snap)
+	s := new(Store)
+	s.snap.Store(&snapshot{tables: map[string]*table{}})
+	b := s.newBatch()
 	_, err := b.create(device("a", "0"))
 	require.NoError(t, err)
 	for i := range 20_000 {
@@ -71,40 +48,18 @@ func TestLogIsBounded(t *testing.T) {
 		require.NoError(t, err)
 		if i%100 == 0 {
 			b.compact(10)
-			next := b.next
-			b = newBatch(&next)
+			s.snap.Store(&b.next)
+			b = s.newBatch()
 		}
 	}
 	require.Less(t, len(b.next.table("Device").log), 2*staleAllowed)
 	require.Len(t, b.next.table("Device").since(0), 1)
 }
 
-// A file that is removed or replaced while it is open takes no more writes, until it is back.
-func TestAStoreWhoseFileIsGoneSaysSo(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "hub.db")
-	s := openStore(t, Options{Path: path})
-	made, err := s.Create(ctx, device("lamp", "{1}"))
-	require.NoError(t, err)
-	require.NoError(t, os.Rename(path, path+".away"))
-	_, err = s.Update(ctx, device("lamp", "{2}"), made.Rev)
-	require.ErrorIs(t, err, resource.Unavailable)
-	require.ErrorContains(t, err, path+" was removed or moved")
-	require.NoError(t, os.WriteFile(path, []byte("another"), 0o600))
-	_, err = s.Update(ctx, device("lamp", "{3}"), made.Rev)
-	require.ErrorContains(t, err, path+" was replaced")
-	got, err := s.Get(ctx, made.Key)
-	require.NoError(t, err)
-	require.Equal(t, made, got)
-	require.NoError(t, os.Rename(path+".away", path))
-	_, err = s.Update(ctx, device("lamp", "{4}"), made.Rev)
-	require.NoError(t, err)
-	require.NoError(t, s.Check())
-}
-
 func TestConformance(t *testing.T) {
 	storetest.Run(t, func(t testing.TB, dir string, limits storetest.Limits) store.Store {
 		return openStore(t, Options{
-			Path:       filepath.Join(dir, "hub.db"),
+			Path:       filepath.Join(dir, "log"),
 			Tombstones: limits.Tombstones, WatchBuffer: limits.WatchBuffer,
 		})
 	})
@@ -113,15 +68,21 @@ func TestConformance(t *testing.T) {
 func openStore(t testing.TB, opts Options) *Store {
 	t.Helper()
 	opts.Log = zerolog.New(zerolog.NewTestWriter(t))
-	opts.LockTimeout = 30 * time.Second
 	s, err := Open(opts)
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = s.Close() })
 	return s
 }
 
+func fork(t *testing.T, path string, by uint64) {
+	t.Helper()
+	s := openStore(t, Options{Path: path})
+	require.NoError(t, s.Fork(func(rev uint64) uint64 { return rev + by }))
+	require.NoError(t, s.Close())
+}
+
 func TestForkedRevisionsGoOnAbove(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "hub.db")
+	path := filepath.Join(t.TempDir(), "log")
 	s := openStore(t, Options{Path: path})
 	for _, name := range []string{"a", "b", "gone"} {
 		_, err := s.Create(ctx, device(name, `{}`))
@@ -132,7 +93,7 @@ func TestForkedRevisionsGoOnAbove(t *testing.T) {
 	_, before := s.Counts()
 	require.NoError(t, s.Close())
 
-	require.NoError(t, Fork(path, func(rev uint64) uint64 { return rev + 1<<32 }))
+	fork(t, path, 1<<32)
 	s = openStore(t, Options{Path: path})
 	objects, rev := s.Counts()
 	require.Equal(t, map[string]int{"Device": 2}, objects)
@@ -151,15 +112,14 @@ func TestForkedRevisionsGoOnAbove(t *testing.T) {
 }
 
 func TestReadOnly(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "hub.db")
+	path := filepath.Join(t.TempDir(), "log")
 	_, err := Open(Options{Path: path, ReadOnly: true})
 	require.ErrorIs(t, err, os.ErrNotExist)
 	s := openStore(t, Options{Path: path})
 	_, err = s.Create(ctx, device("a", `{}`))
 	require.NoError(t, err)
 	require.NoError(t, s.Close())
-	was, err := os.ReadFile(path)
-	require.NoError(t, err)
+	was := readDir(t, path)
 	s, err = Open(Options{Path: path, ReadOnly: true})
 	require.NoError(t, err)
 	require.NoError(t, s.Check())
@@ -168,9 +128,21 @@ func TestReadOnly(t *testing.T) {
 	_, err = s.Create(ctx, device("b", `{}`))
 	require.ErrorIs(t, err, resource.Unavailable)
 	require.NoError(t, s.Close())
-	is, err := os.ReadFile(path)
+	require.Equal(t, was, readDir(t, path))
+}
+
+// readDir reads all files of a directory.
+func readDir(t *testing.T, dir string) map[string]string {
+	t.Helper()
+	files := make(map[string]string)
+	entries, err := os.ReadDir(dir)
 	require.NoError(t, err)
-	require.Equal(t, was, is)
+	for _, e := range entries {
+		text, err := os.ReadFile(filepath.Join(dir, e.Name()))
+		require.NoError(t, err)
+		files[e.Name()] = string(text)
+	}
+	return files
 }
 
 func readIdentity(t *testing.T, path string, readOnly bool) (id uint32) {
@@ -183,13 +155,13 @@ func readIdentity(t *testing.T, path string, readOnly bool) (id uint32) {
 }
 
 func TestIdentity(t *testing.T) {
-	path, other := filepath.Join(t.TempDir(), "hub.db"), filepath.Join(t.TempDir(), "hub.db")
+	path, other := filepath.Join(t.TempDir(), "log"), filepath.Join(t.TempDir(), "log")
 	id := readIdentity(t, path, false)
 	require.NotZero(t, id)
 	another := readIdentity(t, other, false)
 	require.NotEqual(t, id, another)
 
-	require.NoError(t, Fork(path, func(rev uint64) uint64 { return rev + 1 }))
+	fork(t, path, 1)
 	again := readIdentity(t, path, true)
 	require.Equal(t, id, again, "who restores a backup is the same")
 }

@@ -1,4 +1,4 @@
-package bolt
+package disk
 
 import (
 	"fmt"
@@ -14,7 +14,7 @@ import (
 // newPagedStore is a store with two objects, whose size is given, and a way to change one of them.
 func newPagedStore(t *testing.T, size int, most uint64) (s *Store, change func()) {
 	t.Helper()
-	s, err := Open(Options{Path: filepath.Join(t.TempDir(), "hub.db"), MaxPinned: most})
+	s, err := Open(Options{Path: filepath.Join(t.TempDir(), "log"), MaxPinned: most})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, s.Close()) })
 	for _, name := range []string{"a", "b"} {

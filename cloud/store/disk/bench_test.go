@@ -1,4 +1,4 @@
-package bolt
+package disk
 
 import (
 	"errors"
@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.etcd.io/bbolt"
 
+	"github.com/edgebus/edgebus/broker/journal"
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
@@ -23,13 +24,14 @@ var benchData = []byte(`{"metadata":{"name":"lamp","uid":"00000000-0000-0000-000
 // object, against a loop that writes the same groups into bbolt with nothing
 // around it. The ratio is what counts; the figures are the machine's.
 func BenchmarkGroupCommit(b *testing.B) {
-	s := openStore(b, Options{Path: filepath.Join(b.TempDir(), "hub.db")})
+	s := openStore(b, Options{Path: filepath.Join(b.TempDir(), "log")})
 	for w := range benchWriters {
 		_, err := s.Create(ctx, device(fmt.Sprint("d", w), "0"))
 		require.NoError(b, err)
 	}
 	var commits atomic.Int64
-	s.commit = func(tx *bbolt.Tx) error { commits.Add(1); return tx.Commit() }
+	commit := s.commit
+	s.commit = func(changes []journal.RecordChange) error { commits.Add(1); return commit(changes) }
 	b.ResetTimer()
 	start := time.Now()
 	swapAll(b, s, b.N)
@@ -88,7 +90,7 @@ func rawGroups(b *testing.B, n, group int) float64 {
 
 // BenchmarkGet is a read beside a busy committer.
 func BenchmarkGet(b *testing.B) {
-	s := openStore(b, Options{Path: filepath.Join(b.TempDir(), "hub.db")})
+	s := openStore(b, Options{Path: filepath.Join(b.TempDir(), "log")})
 	for w := range 1000 {
 		_, err := s.Create(ctx, device(fmt.Sprint("d", w), "0"))
 		require.NoError(b, err)

@@ -1,4 +1,4 @@
-package bolt
+package disk
 
 import (
 	"context"

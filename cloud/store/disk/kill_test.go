@@ -1,4 +1,4 @@
-package bolt
+package disk
 
 import (
 	"bufio"
@@ -64,7 +64,7 @@ func writeUntilKilled(path string) {
 
 // Killed at any moment, the file opens, is sound, and holds all that was acknowledged.
 func TestKilled(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "hub.db")
+	path := filepath.Join(t.TempDir(), "log")
 	for round := range 8 {
 		// Numbers begin again in each round, so look at this round's alone.
 		said := killWriter(t, path, time.Duration(20+round*17)*time.Millisecond)

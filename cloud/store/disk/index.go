@@ -1,4 +1,4 @@
-package bolt
+package disk
 
 import (
 	"slices"
@@ -14,7 +14,9 @@ type objectVersion struct {
 	namespace, name string
 	rev             uint64 // of this version
 	created         uint64 // revision of the object's first version
-	deleted         bool   // a tombstone, with the last version's bytes
+	record          recordID
+	statusRecord    recordID // 0: there is none
+	deleted         bool     // a tombstone, with the last version's bytes
 	data, status    []byte
 	derived         *derivedStatus // of a version that was read from the file; nil: status is the status
 }
@@ -101,6 +103,15 @@ func (ix *index) get(namespace, name string) *objectVersion {
 // edit returns an index that set and remove may be called on, without ix seeing it.
 func (ix *index) edit() index {
 	return index{blocks: slices.Clone(ix.blocks), n: ix.n}
+}
+
+// makeIndex makes an index of entries in order.
+func makeIndex(entries []*objectVersion) index {
+	ix := index{n: len(entries)}
+	for block := range slices.Chunk(entries, blockSize/2) {
+		ix.blocks = append(ix.blocks, slices.Clone(block))
+	}
+	return ix
 }
 
 func (ix *index) set(e *objectVersion) {
@@ -247,7 +258,6 @@ func (t *table) changes(of store.Key, rev uint64) (out []*objectVersion) {
 // snapshot is everything as of one revision. It is never changed.
 type snapshot struct {
 	rev    uint64
-	seq    uint64 // of the commit, also counting those that changed no object
 	tables map[string]*table
 	// replaced is how many bytes of versions were replaced or deleted since the file was opened: what a snapshot keeps in memory
 	// beside a later one is at most the difference.
