@@ -212,7 +212,7 @@ func (k Kind) Warnings(raw []byte) []string {
 	spec, _ := form["spec"].(jsonObject)
 	switch k.Group {
 	case kubeedgeGroup:
-		return append(k.labelWarnings(form), cycleWarnings("spec", spec)...)
+		return slices.Concat(k.labelWarnings(form), cycleWarnings("spec", spec), pushWarnings(spec))
 	case flightctlGroup:
 		return slices.Concat(k.keptWarnings(spec), k.placeWarnings(spec), sourceWarnings(spec))
 	case operationsGroup:

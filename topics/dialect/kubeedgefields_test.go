@@ -154,3 +154,10 @@ func TestVisitorsOfEventsAndCommandsAreKept(t *testing.T) {
 		}
 	}
 }
+
+func TestAPushThatOnlySomeMappersCarryOutIsNamed(t *testing.T) {
+	got := kindNamed(t, "v1beta1", "Device").Warnings([]byte(`{"spec":{"properties":[{"name":"a","pushMethod":{"mqtt":{"topic":"t"}}},
+		{"name":"b","pushMethod":{"http":{},"dbMethod":{"redis":{}}}}]}}`))
+	require.Len(t, got, 1)
+	require.Contains(t, got[0], "spec.properties[1].pushMethod.dbMethod: ")
+}

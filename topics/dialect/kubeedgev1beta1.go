@@ -45,7 +45,7 @@ type devicePropertyV1beta1 struct {
 	PushMethod   *pushMethod        `json:"pushMethod,omitempty"`
 }
 
-// pushMethod: pushes to databases and collectors are kept, and nothing acts on them.
+// pushMethod: pushes to databases and collectors are kept for mappers of KubeEdge: see pushWarnings.
 type pushMethod struct {
 	MQTT             *pushMQTT             `json:"mqtt,omitempty"`
 	HTTP             *pushHTTP             `json:"http,omitempty"`
@@ -66,6 +66,21 @@ type pushHTTP struct {
 	Port        int64            `json:"port,omitempty"`
 	RequestPath string           `json:"requestPath,omitempty"`
 	Timeout     keptField[int64] `json:"timeout,omitempty"`
+}
+
+// pushWarnings names the push methods that only some mappers carry out.
+func pushWarnings(spec jsonObject) (warnings []string) {
+	list, _ := spec["properties"].([]any)
+	for i, e := range list {
+		property, _ := e.(jsonObject)
+		method, _ := property["pushMethod"].(jsonObject)
+		for _, name := range slices.Sorted(maps.Keys(method)) {
+			if name != "mqtt" && name != "http" {
+				warnings = append(warnings, fmt.Sprintf("spec.properties[%d].pushMethod.%s: only a mapper of KubeEdge, through mapper-dmi, carries it out; the node pushes by mqtt and http", i, name))
+			}
+		}
+	}
+	return warnings
 }
 
 // push returns the target of a property's values, if it is of a supported type.
