@@ -18,9 +18,9 @@ func TestWhatADeviceTakesAtOnceIsLearntToldAndDoubted(t *testing.T) {
 		l.Learn(5, "takes %d: set maxThings")
 		require.Equal(t, 5, l.Most())
 		require.Equal(t, "takes 5: set maxThings", told["MaxThings"])
-		time.Sleep(doubtAfter - time.Second)
+		time.Sleep(doubtAfter - time.Second) // of the test's own clock
 		require.Equal(t, 5, l.Most())
-		time.Sleep(time.Second)
+		time.Sleep(time.Second) // of the test's own clock
 		require.Equal(t, 20, l.Most())
 		require.Empty(t, told["MaxThings"], "what was told ends with the doubt")
 

@@ -51,8 +51,8 @@ type wireField struct {
 	text   []byte
 }
 
-// at follows field numbers into a message, to the last field of each number; index chooses another one.
-func at(t *testing.T, message []byte, path ...protowire.Number) (out []wireField) {
+// fieldsAt follows field numbers into a message, to the last field of each number.
+func fieldsAt(t *testing.T, message []byte, path ...protowire.Number) (out []wireField) {
 	list := func(in []byte) (all []wireField) {
 		require.NoError(t, rawgrpc.EachField(in, func(f protowire.Number, n uint64, text []byte) error {
 			all = append(all, wireField{f, n, text})
@@ -105,14 +105,14 @@ func TestADeviceReachesAMapperOfV1beta1AsItsManifestHasIt(t *testing.T) {
 	require.NoError(t, err)
 	message, err := deviceMessage(contractV1beta1, form, map[string]string{"setpoint": "21.5"})
 	require.NoError(t, err)
-	require.Equal(t, "boiler", string(at(t, message, 1)[0].text))
-	require.Equal(t, "plant", string(at(t, message, 4)[0].text))
-	require.Equal(t, "boiler", string(at(t, message, 2, 1)[0].text))
-	require.Equal(t, "knx", string(at(t, message, 2, 2, 1)[0].text))
+	require.Equal(t, "boiler", string(fieldsAt(t, message, 1)[0].text))
+	require.Equal(t, "plant", string(fieldsAt(t, message, 4)[0].text))
+	require.Equal(t, "boiler", string(fieldsAt(t, message, 2, 1)[0].text))
+	require.Equal(t, "knx", string(fieldsAt(t, message, 2, 2, 1)[0].text))
 
 	config := map[string]string{}
-	for _, entry := range at(t, message, 2, 2, 2, 1) {
-		config[string(at(t, entry.text, 1)[0].text)] = string(at(t, entry.text, 2, 1)[0].text)
+	for _, entry := range fieldsAt(t, message, 2, 2, 2, 1) {
+		config[string(fieldsAt(t, entry.text, 1)[0].text)] = string(fieldsAt(t, entry.text, 2, 1)[0].text)
 	}
 	require.Equal(t, map[string]string{
 		"address": "type.googleapis.com/google.protobuf.StringValue", "port": "type.googleapis.com/google.protobuf.Int64Value",
@@ -120,26 +120,26 @@ func TestADeviceReachesAMapperOfV1beta1AsItsManifestHasIt(t *testing.T) {
 		"factor": "type.googleapis.com/google.protobuf.FloatValue",
 	}, config)
 
-	properties := at(t, message, 2, 3)
+	properties := fieldsAt(t, message, 2, 3)
 	require.Len(t, properties, 2, "one without a visitor is not told")
 	setpoint, silent := properties[0].text, properties[1].text
-	require.Equal(t, "21.5", string(at(t, setpoint, 2, 1)[0].text))
-	require.Equal(t, uint64(2000), at(t, setpoint, 5)[0].value)
-	require.Equal(t, uint64(1), at(t, setpoint, 6)[0].value, "the mapper reports to the node, which keeps it there")
-	require.Equal(t, "http://127.0.0.1:8086", string(at(t, setpoint, 7, 3, 1, 1, 1)[0].text))
-	require.NoError(t, rawgrpc.EachField(at(t, setpoint, 7)[0].text, func(f protowire.Number, _ uint64, _ []byte) error {
+	require.Equal(t, "21.5", string(fieldsAt(t, setpoint, 2, 1)[0].text))
+	require.Equal(t, uint64(2000), fieldsAt(t, setpoint, 5)[0].value)
+	require.Equal(t, uint64(1), fieldsAt(t, setpoint, 6)[0].value, "the mapper reports to the node, which keeps it there")
+	require.Equal(t, "http://127.0.0.1:8086", string(fieldsAt(t, setpoint, 7, 3, 1, 1, 1)[0].text))
+	require.NoError(t, rawgrpc.EachField(fieldsAt(t, setpoint, 7)[0].text, func(f protowire.Number, _ uint64, _ []byte) error {
 		require.EqualValues(t, 3, f, "the node pushes by MQTT itself")
 		return nil
 	}))
-	at(t, silent, 2)    // KubeEdge's mappers end without a desired value
-	at(t, silent, 3, 2) // or without a visitor's config
+	fieldsAt(t, silent, 2)    // KubeEdge's mappers end without a desired value
+	fieldsAt(t, silent, 3, 2) // or without a visitor's config
 
 	name, model, err := modelMessage(contractV1beta1, form)
 	require.NoError(t, err)
 	require.Equal(t, "boiler", name)
-	require.Len(t, at(t, model, 2, 1), 3)
-	first := at(t, model, 2, 1)[0].text
-	require.Equal(t, "FLOAT ReadWrite 5 35", string(at(t, first, 3)[0].text)+" "+string(at(t, first, 4)[0].text)+" "+string(at(t, first, 5)[0].text)+" "+string(at(t, first, 6)[0].text))
+	require.Len(t, fieldsAt(t, model, 2, 1), 3)
+	first := fieldsAt(t, model, 2, 1)[0].text
+	require.Equal(t, "FLOAT ReadWrite 5 35", string(fieldsAt(t, first, 3)[0].text)+" "+string(fieldsAt(t, first, 4)[0].text)+" "+string(fieldsAt(t, first, 5)[0].text)+" "+string(fieldsAt(t, first, 6)[0].text))
 }
 
 func TestADeviceReachesAMapperOfV1alpha1WithItsTwins(t *testing.T) {
@@ -159,17 +159,17 @@ spec:
 	require.NoError(t, err)
 	message, err := deviceMessage(contractV1alpha1, form, map[string]string{"level": "7"})
 	require.NoError(t, err)
-	require.Equal(t, uint64(3), at(t, message, 2, 2, 2, 1)[0].value)
-	require.Equal(t, "10.0.0.9", string(at(t, message, 2, 2, 4, 2, 1)[0].text))
-	visitor := at(t, message, 2, 3)[0].text
-	require.Equal(t, uint64(500_000_000), at(t, visitor, 3)[0].value, "nanoseconds")
-	require.Equal(t, uint64(2), at(t, visitor, 6, 2)[0].value)
-	twin := at(t, message, 3, 1)[0].text
-	require.Equal(t, "7", string(at(t, twin, 2, 1)[0].text))
-	require.Equal(t, "int", string(at(t, twin, 2, 2, 2)[0].text), "mappers of v1alpha1 know the type from there")
+	require.Equal(t, uint64(3), fieldsAt(t, message, 2, 2, 2, 1)[0].value)
+	require.Equal(t, "10.0.0.9", string(fieldsAt(t, message, 2, 2, 4, 2, 1)[0].text))
+	visitor := fieldsAt(t, message, 2, 3)[0].text
+	require.Equal(t, uint64(500_000_000), fieldsAt(t, visitor, 3)[0].value, "nanoseconds")
+	require.Equal(t, uint64(2), fieldsAt(t, visitor, 6, 2)[0].value)
+	twin := fieldsAt(t, message, 3, 1)[0].text
+	require.Equal(t, "7", string(fieldsAt(t, twin, 2, 1)[0].text))
+	require.Equal(t, "int", string(fieldsAt(t, twin, 2, 2, 2)[0].text), "mappers of v1alpha1 know the type from there")
 	_, model, err := modelMessage(contractV1alpha1, form)
 	require.NoError(t, err)
-	require.Equal(t, uint64(100), at(t, model, 2, 1, 3, 1, 4)[0].value)
+	require.Equal(t, uint64(100), fieldsAt(t, model, 2, 1, 3, 1, 4)[0].value)
 }
 
 func TestAValueOfAnotherTypeNamesItsField(t *testing.T) {
@@ -207,8 +207,8 @@ func startMapper(t *testing.T, path string, knows ...string) *kubeMapper {
 				return nil, status.Error(codes.Unknown, "has existed")
 			}
 			if name == "UpdateDevice" || name == "RegisterDevice" {
-				for _, p := range at(t, in, 1, 2, 3) {
-					for _, d := range at(t, p.text, 2) {
+				for _, p := range fieldsAt(t, in, 1, 2, 3) {
+					for _, d := range fieldsAt(t, p.text, 2) {
 						_ = rawgrpc.EachField(d.text, func(f protowire.Number, _ uint64, text []byte) error {
 							if f == 1 && len(text) > 0 {
 								said += " " + string(text)
