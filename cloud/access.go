@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"crypto/tls"
+	"encoding/json"
 	"net"
 	"net/http"
 	"os"
@@ -175,4 +176,12 @@ func browserProvider(v *identity.OIDC, br *broker.Broker) http.Handler {
 		return nil
 	}
 	return v.ServeBrowser(br.SignInBrowser)
+}
+
+// recentAudit reads the audit log; nil: there is none.
+func recentAudit(log *audit.Log) func(most int, words []string) ([]json.RawMessage, error) {
+	if log == nil {
+		return nil
+	}
+	return log.Recent
 }

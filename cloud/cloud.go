@@ -14,6 +14,7 @@ import (
 	"github.com/edgebus/edgebus/broker"
 	"github.com/edgebus/edgebus/broker/calls"
 	"github.com/edgebus/edgebus/broker/daemon"
+	"github.com/edgebus/edgebus/broker/daemon/alerts"
 	"github.com/edgebus/edgebus/broker/daemon/datadir"
 	"github.com/edgebus/edgebus/broker/daemon/httpserver"
 	"github.com/edgebus/edgebus/broker/daemon/metrics"
@@ -111,13 +112,14 @@ func Run(ctx context.Context, o Options) (err error) {
 
 	// The twins: what nodes are told, and what they report. The broker is made from what is made from them: they publish through it later.
 	var br *broker.Broker
+	var watched *alerts.Alerts
 	publish := func(m broker.Message) { br.Publish(m) }
 	projections := newProjections(registry.Controller("twins"))
 	twins, err := twin.New(ctx, twin.Options{
 		Options: tree.Options{
-			Publish: publish, Pass: func(m broker.Message, done func(error)) { br.Pass(m, done) },
+			Publish: func(m broker.Message) { watched.Follow(m); publish(m) }, Pass: func(m broker.Message, done func(error)) { br.Pass(m, done) },
 			Kept:   func(topic string) bool { return br.HasDurableSubscriber(topic) },
-			Wanted: func(topic string) bool { return br.HasSubscriber(topic) },
+			Wanted: func(topic string) bool { return watched.Wants(topic) || br.HasSubscriber(topic) },
 			Quota:  link.Quota{Keys: cfg.Limits.Node.Keys, Bytes: int(cfg.Limits.Node.Bytes)}, Log: log,
 		},
 		Reader: st, Writer: st, Watcher: st, Replicas: st, Derived: st, Rand: rand.Uint64, Record: recorder.Record, Hub: identity,
@@ -125,6 +127,10 @@ func Run(ctx context.Context, o Options) (err error) {
 		ForgetNode: func(node string) { br.ForgetNode(node) },
 	})
 	if err != nil {
+		return err
+	}
+
+	if watched, err = openAlerts(cfg, metrics, twins.Retained, publish, log); err != nil {
 		return err
 	}
 
@@ -183,7 +189,7 @@ func Run(ctx context.Context, o Options) (err error) {
 		Links: links, Ready: map[string]func(context.Context) error{"store": storesReady(commits)},
 		Sessions: br.ServeSessions, MaxBody: int64(cfg.Limits.Request), Watches: cfg.Limits.Watches, Blobs: blobServer.ServeHTTP, Content: content.ReadAt,
 		Enrollment: enrollment, Presence: twins, OwnOnly: cfg.HTTP.Discovery == "own",
-		Tokens: bearer.Tokens.ServeHTTP, Login: loginOptions(cfg.Auth.OIDC), Index: counted, Page: api.PageOptions{Handler: page.Handler(), Browsers: br, Provider: browserProvider(bearer.OIDC, br), Diagnose: nodeDoctor(links, st, counted, twins)},
+		Tokens: bearer.Tokens.ServeHTTP, Login: loginOptions(cfg.Auth.OIDC), Index: counted, Page: api.PageOptions{Handler: page.Handler(), Browsers: br, Provider: browserProvider(bearer.OIDC, br), Alerts: watched, Audit: recentAudit(auditLog), Diagnose: nodeDoctor(links, st, counted, twins)},
 		Devices: api.DeviceServices{Call: commandCaller(br, commands), History: func(node string) requests.Source { return copies.Of(node) }},
 	})
 	site, err := httpserver.Listen(httpserver.Options{
@@ -205,7 +211,7 @@ func Run(ctx context.Context, o Options) (err error) {
 		o.Ready(daemon.Addresses{MQTT: br.Addrs(), HTTP: site.Addrs()})
 	}
 	return daemon.RunGroup(ctx, mqttserver.RunWithAudit(auditLog, twins.Run), br.Serve, site.Run, content.Run, blobServer.Run, copies.Run,
-		bearer.Tokens.Run, counted.Run, recorder.Run, enrollment.Run, backups.Run, guard.Run, space.Run,
+		bearer.Tokens.Run, counted.Run, recorder.Run, enrollment.Run, backups.Run, guard.Run, space.Run, watched.Run,
 		func(ctx context.Context) error { return rules.Run(ctx, br.RightsChanged) }, controllers, followUpgradeReports(twins, st, log))
 }
 

@@ -49,6 +49,7 @@ func (h *Hub) check(report reportFunc) {
 	h.Auth.checkNodes(report)
 	h.Auth.OIDC.check(report)
 	h.Audit.check(report)
+	h.Alerts.check(report)
 	for i, u := range h.Auth.Users {
 		if u.Local != "" {
 			report(fmt.Sprintf("auth.users[%d].local", i), "user %q: a hub has no Unix socket; this is for cores", u.Name)
@@ -86,6 +87,7 @@ func (c *Core) check(report reportFunc) {
 	}
 	c.checkLocal(report)
 	c.Audit.check(report)
+	c.Alerts.check(report)
 	checkHTTP(c.HTTP, c.Auth, c.Insecure, false, false, report)
 	c.Link.check(report)
 	c.Auth.check([]string{"operator", "viewer", "mapper", "agent", "discoverer"}, byCertificate(c.MQTT.MQTT, c.HTTP), report)
@@ -412,6 +414,28 @@ func (a Auth) checkNodes(report reportFunc) {
 			report(fmt.Sprintf("auth.users[%d].nodes", i),
 				`is missing: user %q would see no node; write nodes: ["*"] for all, or globs of their names`, u.Name)
 		}
+	}
+}
+
+// check requires addresses that alerts can be sent to.
+func (a AlertReceivers) check(report reportFunc) {
+	for name, r := range map[string]AlertReceiver{"webhook": a.Webhook, "alertmanager": a.Alertmanager} {
+		u, err := url.Parse(r.URL)
+		switch at := "alerts." + name + "."; {
+		case r.URL == "" && r.TokenFile+r.CA != "":
+			report(at+"url", "is missing: the address that alerts are sent to")
+		case r.URL != "" && (err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https"):
+			report(at+"url", "%q is no address such as https://alerts.example.org:9093", redactURL(r.URL))
+		case r.TokenFile != "" && u.Scheme != "https" && !IsLoopback(u.Hostname()):
+			report(at+"url", "%q: a token is sent to another host over https:// only", redactURL(r.URL))
+		}
+	}
+	switch err := topics.CheckTopic(a.Topic); {
+	case a.Topic == "":
+	case err != nil:
+		report("alerts.topic", "%v", err)
+	case strings.HasPrefix(a.Topic, "v1/") || strings.HasPrefix(a.Topic, "$"):
+		report("alerts.topic", "%q is none of the users' own topics: those don't begin with v1/ or $", a.Topic)
 	}
 }
 

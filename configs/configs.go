@@ -21,34 +21,36 @@ import (
 
 // Hub is what cloudhub can be told. hub.yaml says what each setting means.
 type Hub struct {
-	Listen   string     `yaml:"listen" oneof:"loopback public"`
-	Hub      HubAddress `yaml:"hub"`
-	Data     Data       `yaml:"data"`
-	Replaces []string   `yaml:"replaces" is:"hubID"`
-	MQTT     MQTT       `yaml:"mqtt"`
-	HTTP     HTTP       `yaml:"http"`
-	Auth     HubAuth    `yaml:"auth"`
-	Audit    Audit      `yaml:"audit"`
-	Bridge   HubBridge  `yaml:"bridge"`
-	Sources  Sources    `yaml:"sources"`
-	Log      Log        `yaml:"log"`
-	Limits   HubLimits  `yaml:"limits"`
-	Insecure bool       `yaml:"insecure"`
+	Listen   string         `yaml:"listen" oneof:"loopback public"`
+	Hub      HubAddress     `yaml:"hub"`
+	Data     Data           `yaml:"data"`
+	Replaces []string       `yaml:"replaces" is:"hubID"`
+	MQTT     MQTT           `yaml:"mqtt"`
+	HTTP     HTTP           `yaml:"http"`
+	Auth     HubAuth        `yaml:"auth"`
+	Audit    Audit          `yaml:"audit"`
+	Alerts   AlertReceivers `yaml:"alerts"`
+	Bridge   HubBridge      `yaml:"bridge"`
+	Sources  Sources        `yaml:"sources"`
+	Log      Log            `yaml:"log"`
+	Limits   HubLimits      `yaml:"limits"`
+	Insecure bool           `yaml:"insecure"`
 }
 
 // Core is what edgecore can be told. core.yaml says what each setting means.
 type Core struct {
-	Node     NodeName   `yaml:"node"`
-	Data     Data       `yaml:"data"`
-	MQTT     CoreMQTT   `yaml:"mqtt"`
-	HTTP     HTTP       `yaml:"http"`
-	Link     Link       `yaml:"link"`
-	Bridge   []Bridge   `yaml:"bridge"`
-	Auth     Auth       `yaml:"auth"`
-	Audit    Audit      `yaml:"audit"`
-	Log      Log        `yaml:"log"`
-	Limits   CoreLimits `yaml:"limits"`
-	Insecure bool       `yaml:"insecure"`
+	Node     NodeName       `yaml:"node"`
+	Data     Data           `yaml:"data"`
+	MQTT     CoreMQTT       `yaml:"mqtt"`
+	HTTP     HTTP           `yaml:"http"`
+	Link     Link           `yaml:"link"`
+	Bridge   []Bridge       `yaml:"bridge"`
+	Auth     Auth           `yaml:"auth"`
+	Audit    Audit          `yaml:"audit"`
+	Alerts   AlertReceivers `yaml:"alerts"`
+	Log      Log            `yaml:"log"`
+	Limits   CoreLimits     `yaml:"limits"`
+	Insecure bool           `yaml:"insecure"`
 }
 
 // Agent is what edgeagent can be told. agent.yaml says what each setting means.
@@ -447,6 +449,20 @@ type OIDCGroup struct {
 	Group string   `yaml:"group" is:"glob"` // a glob
 	Role  string   `yaml:"role" oneof:"operator viewer controller"`
 	Nodes []string `yaml:"nodes,omitempty,flow" is:"glob"`
+}
+
+// AlertReceivers says who is told of alarms of devices and of conditions that are worth a look.
+type AlertReceivers struct {
+	Webhook      AlertReceiver `yaml:"webhook"`
+	Alertmanager AlertReceiver `yaml:"alertmanager"`
+	Topic        string        `yaml:"topic"`
+}
+
+// AlertReceiver is an address that alerts are sent to.
+type AlertReceiver struct {
+	URL       string `yaml:"url"`
+	TokenFile string `yaml:"tokenFile" file:"true"`
+	CA        string `yaml:"ca" file:"true"`
 }
 
 // Authority says who signs the nodes' certificates.

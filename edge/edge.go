@@ -13,6 +13,7 @@ import (
 	"github.com/edgebus/edgebus/broker"
 	"github.com/edgebus/edgebus/broker/calls"
 	"github.com/edgebus/edgebus/broker/daemon"
+	"github.com/edgebus/edgebus/broker/daemon/alerts"
 	"github.com/edgebus/edgebus/broker/daemon/datadir"
 	"github.com/edgebus/edgebus/broker/daemon/httpserver"
 	"github.com/edgebus/edgebus/broker/daemon/metrics"
@@ -72,6 +73,7 @@ func Run(ctx context.Context, o Options) (err error) {
 	defer func() { err = errors.Join(err, sessions.Close()) }()
 
 	var br *broker.Broker
+	var watched *alerts.Alerts
 	past, err := openHistory(cfg, log)
 	if err != nil {
 		return err
@@ -79,10 +81,10 @@ func Run(ctx context.Context, o Options) (err error) {
 	pusher := push.New(log)
 	tw, err := twin.New(twin.Options{
 		Options: tree.Options{
-			Publish: func(m broker.Message) { br.Publish(m) },
+			Publish: func(m broker.Message) { watched.Follow(m); br.Publish(m) },
 			Pass:    func(m broker.Message, done func(error)) { br.Pass(m, done) },
 			Kept:    func(topic string) bool { return br.HasDurableSubscriber(topic) },
-			Wanted:  func(topic string) bool { return br.HasSubscriber(topic) },
+			Wanted:  func(topic string) bool { return watched.Wants(topic) || br.HasSubscriber(topic) },
 			Quota:   link.Quota{Keys: cfg.Limits.Node.Keys, Bytes: int(cfg.Limits.Node.Bytes)},
 			Timeout: cfg.Link.Retry.Timeout, Log: log,
 		},
@@ -93,6 +95,9 @@ func Run(ctx context.Context, o Options) (err error) {
 		},
 	})
 	if err != nil {
+		return err
+	}
+	if watched, err = openAlerts(cfg, registry, tw.Retained, func(m broker.Message) { br.Publish(m) }, log); err != nil {
 		return err
 	}
 	bo, err := brokerOptions(cfg, log)
@@ -157,7 +162,7 @@ func Run(ctx context.Context, o Options) (err error) {
 	space := dir.Space(log, func(low string) { past.setLowSpace(low); tw.SetLowSpace(low) })
 	linkReport := linkReporter(o, hub, commits, rules, space)
 	site, err := httpserver.Listen(httpserver.Options{Listen: cfg.HTTP.Listen, ListenTLS: cfg.HTTP.TLS.Listen, TLS: cfg.HTTP.TLS.Config, Limits: cfg.Limits.Limits}, log, registry.Count(bo.Audit.Handler(api.New(api.Options{
-		Authenticate: authenticateReader(br, cfg.Node.Name), MayRead: readableDevices(br, cfg.Node.Name), Watches: cfg.Limits.Watches, Twins: tw, Models: tw.Models, Node: nodeReporter(o, tw, up, space), Ready: ready, Metrics: registry.Handler(), Links: linkReport, Sessions: br.ServeSessions, Browsers: br, Page: page.Handler(),
+		Authenticate: authenticateReader(br, cfg.Node.Name), MayRead: readableDevices(br, cfg.Node.Name), Watches: cfg.Limits.Watches, Twins: tw, Models: tw.Models, Node: nodeReporter(o, tw, up, space), Ready: ready, Metrics: registry.Handler(), Alerts: watched, Links: linkReport, Sessions: br.ServeSessions, Browsers: br, Page: page.Handler(),
 		OwnOnly: cfg.HTTP.Discovery == "own",
 		History: past.find,
 	}))))
@@ -173,7 +178,7 @@ func Run(ctx context.Context, o Options) (err error) {
 			StoreFormat int `json:"storeFormat"`
 		}{linkReport(), store.Format}, ready()
 	})
-	asking := []func(context.Context) error{br.Serve, site.Run, backups.Run, pusher.Run, guard.Run, space.Run, hub.blobs.Run, watch, past.run}
+	asking := []func(context.Context) error{br.Serve, site.Run, backups.Run, pusher.Run, guard.Run, space.Run, hub.blobs.Run, watch, past.run, watched.Run}
 	if cfg.Link.Server != "" {
 		asking = append(asking, hub.run)
 	}

@@ -18,6 +18,7 @@
 //	seal        the key that encrypts Secrets on disk
 //	httpserver  listeners for HTTP with bounds, watches, and discovery for kubectl
 //	metrics     the Prometheus registry, and the metrics that both programs have
+//	alerts      the rules for Prometheus evaluated here, and alarms of devices: shown, and sent on
 //	rawgrpc     gRPC with messages as they are on the wire
 //	subprocess  programs of the host that are run to their end
 //	sysinfo     what a host says of itself

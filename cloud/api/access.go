@@ -324,7 +324,7 @@ func (a access) mayRead(path string) bool {
 	switch {
 	case one:
 		return a.reads && a.hasNode(node)
-	case path == "/metrics" || path == "/links":
+	case path == "/metrics" || path == "/links" || path == "/alerts":
 		return a.readsShared
 	}
 	return true

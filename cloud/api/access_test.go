@@ -651,3 +651,12 @@ func TestStatusAndOwnerAreTheControllers(t *testing.T) {
 	require.NoError(t, err)
 	require.Contains(t, string(stored.Data), "os:2")
 }
+
+// The audit log has the names, addresses and topics of everybody.
+func TestTheAuditLogIsForOperatorsOfAllNodes(t *testing.T) {
+	h := newHubWithUsers(t)
+	for _, as := range []string{"ann", "vic", "eve", "map", "n1"} {
+		require.Equal(t, 403, h.do("GET", "/audit", "", "As", as).code, as)
+	}
+	require.Equal(t, 404, h.do("GET", "/audit", "", "As", "boss").code, "this one keeps none")
+}

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -91,6 +92,10 @@ type PageOptions struct {
 	Browsers BrowserServer
 	// Provider signs browsers in at an OpenID Connect provider, below /auth/oidc/; nil: there is none.
 	Provider http.Handler
+	// Alerts serves /alerts: the conditions that are worth a look; nil: nobody can say.
+	Alerts http.Handler
+	// Audit has the newest entries of the audit log, for operators of all nodes; nil: there is none.
+	Audit func(most int, words []string) ([]json.RawMessage, error)
 	// Diagnose serves /doctor/{node}: what edgebus doctor says of a node, by what the hub knows; nil: nobody can say.
 	Diagnose func(ctx context.Context, node string) (any, error)
 }
@@ -190,6 +195,10 @@ func (s *server) routes() http.Handler {
 	if s.Metrics != nil {
 		mux.Handle("GET /metrics", authorizePath(s.Metrics))
 	}
+	if s.Page.Alerts != nil {
+		mux.Handle("GET /alerts", authorizePath(s.Page.Alerts))
+	}
+	mux.Handle("GET /audit", s.handle(s.auditLog))
 	if s.Links != nil {
 		mux.Handle("GET /links", authorizePath(s.handle(s.links)))
 		mux.Handle("GET /links/{node}", authorizePath(s.handle(s.links)))

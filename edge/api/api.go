@@ -45,6 +45,8 @@ type Options struct {
 	Node    func() resource.Node
 	Ready   func() error // nil error: the core can do its work
 	Metrics http.Handler
+	// Alerts answers /alerts: the conditions that are worth a look; nil: nobody can say.
+	Alerts http.Handler
 	// History answers …/devices/{device}/history of a Device that the client may read; nil: there is none.
 	History func(w http.ResponseWriter, r *http.Request, device string) error
 	Links   func() resource.LinkReport // answers /links
@@ -112,6 +114,9 @@ func New(o Options) http.Handler {
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") })
 	mux.HandleFunc("GET /readyz", s.ready)
 	mux.Handle("GET /metrics", o.Metrics)
+	if o.Alerts != nil {
+		mux.Handle("GET /alerts", o.Alerts)
+	}
 	mux.HandleFunc("GET /links", func(w http.ResponseWriter, _ *http.Request) { writeJSON(w, http.StatusOK, s.Links()) })
 	mux.HandleFunc("GET /sessions", s.sessions)
 	mux.HandleFunc("DELETE /sessions", s.sessions)

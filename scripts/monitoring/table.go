@@ -127,7 +127,7 @@ are made with Grafana's own Go types and read back strictly with them; no Grafan
 ## Alerts
 
 The rules for Prometheus are [edgebus.rules.yaml](../configs/deploy/prometheus/edgebus.rules.yaml): load it with ` + "`rule_files`" + `, and change thresholds to what is
-usual with you.
+usual with you. Hub and core evaluate the same rules by themselves, show what fires on their page and send it on ([alerts](running.md#alerts)).
 
 `
 

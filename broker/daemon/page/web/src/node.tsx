@@ -3,6 +3,7 @@ import { useRoute } from 'preact-iso';
 import { condition, get, onNode, path, query, ROOT } from './api';
 import { Badge, Command, Failure, Head, Labels, Row, Since, StateBadge, useData } from './ui';
 import { Events } from './events';
+import { alerts, Conditions, troubled } from './conditions';
 
 export interface Finding { mark: 'ok' | 'look' | 'wrong'; message: string; advice?: string }
 
@@ -21,11 +22,11 @@ export function Node() {
   const { params } = useRoute();
   const name = params.node ?? onNode();
   const { data, error, reload } = useData(async () => {
-    const [node, links, doctor, upgrades] = await Promise.all([
+    const [node, links, doctor, upgrades, worth] = await Promise.all([
       onNode() ? get(`${ROOT}/nodes`).then((l) => l.items[0]) : get(`${ROOT}/nodes/${path(name)}`), get(onNode() ? '/links' : `/links/${path(name)}`).catch(() => undefined),
-      findings(name).catch(() => undefined), onNode() ? undefined : get(`${ROOT}/upgrades`).catch(() => undefined),
+      findings(name).catch(() => undefined), onNode() ? undefined : get(`${ROOT}/upgrades`).catch(() => undefined), onNode() ? alerts() : undefined,
     ]);
-    return { node, link: links?.links?.[0], streams: links?.streams, doctor, upgrades: (upgrades?.items ?? []) as any[] };
+    return { node, link: links?.links?.[0], streams: links?.streams, doctor, upgrades: (upgrades?.items ?? []) as any[], worth };
   }, [name], 5_000);
   if (!data) return error ? <Failure error={error} retry={reload} /> : <p class="loading">Loading…</p>;
   const { node, link, streams, doctor } = data;
@@ -36,6 +37,7 @@ export function Node() {
     <Head title={name} sub={<Labels labels={node?.metadata?.labels} to="/ui/nodes" />}><StateBadge state={s.state ?? link?.state} /></Head>
     {onNode() && link && link.state !== 'online' && <p class="banner warn" role="status"><b>{link.state === 'alone' ? 'This node works alone' : 'The hub is away'}</b> {link.lastError} {link.since && <>since <Since at={link.since} /></>}{link.behind && <> · {link.behind.keys ?? 0} changes wait for it</>}</p>}
     {!onNode() && s.state !== 'online' && <p class="banner bad" role="status"><b>{s.state ?? 'unknown'}</b> {ready?.message ?? link?.lastError ?? 'It has never connected.'} {link?.since && <span class="dim">since <Since at={link.since} /></span>}</p>}
+    {data.worth && (data.worth.firing.length > 0 || troubled(data.worth).length > 0) && <section class="card needs"><h2>Worth a look</h2><ul><Conditions of={data.worth} /></ul></section>}
     {doctor && doctor.length > 0 && <section class="card"><h2>What <code>edgebus doctor</code> says</h2><FindingList list={[...doctor].sort((a, b) => ['wrong', 'look', 'ok'].indexOf(a.mark) - ['wrong', 'look', 'ok'].indexOf(b.mark))} /><Command>{`edgebus doctor ${name}`}</Command></section>}
     <div class="two">
       <section class="card"><h2>Link</h2><dl class="facts">

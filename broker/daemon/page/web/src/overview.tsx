@@ -3,17 +3,18 @@ import { acknowledge, condition, get, mayWrite, path, query, ROOT } from './api'
 import { Badge, Bar, Failure, Head, Since, useData } from './ui';
 import { findings } from './node';
 import { pending } from './approvals';
+import { alerts, Conditions, troubled } from './conditions';
 
 async function load() {
-  const [devices, nodes, off, unsync, alarmed, fleets, upgrades, inbox, links] = await Promise.all([
+  const [devices, nodes, off, unsync, alarmed, fleets, upgrades, inbox, links, worth] = await Promise.all([
     get(`${ROOT}/devices?summary=status.state,inSync,status.alarm,label:site`), get(`${ROOT}/nodes?summary=status.state,status.version`),
     get(`${ROOT}/nodes${query({ fieldSelector: 'status.state!=online', order: 'metadata.name', limit: 5 })}`),
     get(`${ROOT}/devices${query({ fieldSelector: 'status.inSync=False', order: 'metadata.name', limit: 50 })}`),
     get(`${ROOT}/devices${query({ fieldSelector: 'status.alarm=True', order: 'metadata.name', limit: 10 })}`),
-    get(`${ROOT}/fleets`).catch(() => ({ items: [] })), get(`${ROOT}/upgrades`).catch(() => ({ items: [] })), pending().catch(() => ({ nodes: [], devices: [] })), get('/links?limit=1').catch(() => ({})),
+    get(`${ROOT}/fleets`).catch(() => ({ items: [] })), get(`${ROOT}/upgrades`).catch(() => ({ items: [] })), pending().catch(() => ({ nodes: [], devices: [] })), get('/links?limit=1').catch(() => ({})), alerts(),
   ]);
   const doctors = Object.fromEntries(await Promise.all(off.items.map(async (n: any) => [n.metadata.name, (await findings(n.metadata.name).catch(() => [])).find((f) => f.mark === 'wrong')])));
-  return { devices: devices.summary, nodes: nodes.summary, off, unsync, alarmed, fleets: fleets.items as any[], upgrades: upgrades.items as any[], inbox, links, doctors };
+  return { devices: devices.summary, nodes: nodes.summary, off, unsync, alarmed, fleets: fleets.items as any[], upgrades: upgrades.items as any[], inbox, links, doctors, worth };
 }
 
 const more = (list: any) => list.metadata.remainingItemCount ?? 0;
@@ -33,7 +34,7 @@ export function Overview() {
   const rolling = d.fleets.filter((f) => { const r = f.status?.rollout; return r && r.nodes && !r.finishedAt && (r.updated ?? 0) < r.nodes; });
   const inbox = d.inbox.nodes.length + d.inbox.devices.length;
   const storage = Object.entries({ ...d.links.failingStores, ...d.links.damagedStores, ...(d.links.lowSpace && { disk: d.links.lowSpace }), ...(d.links.missingData && { data: d.links.missingData }) }) as [string, string][];
-  const calm = !d.off.items.length && !d.unsync.items.length && !inbox && !halted.length && !storage.length && !alarms.length;
+  const calm = !d.off.items.length && !d.unsync.items.length && !inbox && !halted.length && !storage.length && !alarms.length && !d.worth.firing.length && !troubled(d.worth).length;
   // What waits for a node that is away is said once, at the node.
   const away = new Set(d.off.items.map((n: any) => n.metadata.name)), unsync = d.unsync.items.filter((v: any) => !away.has(v.spec?.nodeName) || condition(v, 'InSync')?.reason !== 'Waiting').slice(0, 5);
   const others = d.unsync.items.length + more(d.unsync) - unsync.length;
@@ -45,6 +46,7 @@ export function Overview() {
       <ul>
         {alarms.map(({ d: v, a }) => <li class={a.severity === 'low' ? 'warn' : 'bad'} key={v.metadata.uid + a.propertyName + a.name}><Badge tone={a.severity === 'low' || a.severity === 'medium' ? 'warn' : 'bad'}>{a.severity} alarm</Badge><div><a href={`/ui/devices/${path(v.metadata.namespace, v.metadata.name)}`}><b>{v.spec?.title || v.metadata.name}</b></a> <span class="dim">{v.spec?.nodeName} · <Since at={a.since} /></span><p class="why">{a.message}</p>{mayWrite(v.spec?.nodeName) && <button type="button" onClick={() => void acknowledge(v, a).then(reload)}>Acknowledge</button>}</div></li>)}
         {storage.map(([what, why]) => <li class="bad"><Badge tone="bad">hub</Badge><div><b>{what}</b> <p class="why">{why}</p></div></li>)}
+        <Conditions of={d.worth} />
         {d.off.items.map((n: any) => { const f = d.doctors[n.metadata.name]; return <li class="bad" key={n.metadata.name}><Badge tone="bad">node {n.status?.state ?? 'unknown'}</Badge><div><a href={`/ui/nodes/${path(n.metadata.name)}`}><b>{n.metadata.name}</b></a> <span class="dim"><Since at={n.status?.lastSeen} prefix="for " /></span><p class="why">{f?.message ?? condition(n, 'Ready')?.message ?? 'It has never connected.'}</p>{f?.advice && <p class="advice">{f.advice}</p>}</div></li>; })}
         {more(d.off) > 0 && <li><a href="/ui/nodes?state=offline">{more(d.off)} more nodes are not online</a></li>}
         {halted.map((o) => <li class="bad" key={o.metadata.uid}><Badge tone="bad">{o.kind === 'Upgrade' || o.spec?.nodeNames ? 'upgrade' : 'rollout'}</Badge><div><a href="/ui/rollouts"><b>{o.metadata.name}</b></a><p class="why">{o.status.rollout.message ?? o.status.rollout.reason}</p></div></li>)}

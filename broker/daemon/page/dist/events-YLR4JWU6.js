@@ -1,1 +1,0 @@
-import{a,b}from"./chunk-EQ24PSK2.js";import"./chunk-7WCWPSKF.js";import"./chunk-43NQ5MWF.js";export{b as AllEvents,a as Events};
