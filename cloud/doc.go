@@ -13,6 +13,7 @@
 //	doctor.go       what is wrong with a node, by what the hub knows
 //	projections.go  what objects come to on nodes, as documents; what nodes report of upgrades
 //	history.go      who asks what properties were
+//	alerts.go       what needs somebody, and who is told
 //	report.go       what is said of the links, and metrics
 //	maintenance.go  the commands check, backup and restore
 //

@@ -15,6 +15,7 @@
 //	link_status.go    how the link is, for the local API and metrics
 //	report.go         what the node says of itself, and metrics
 //	history.go        what the properties of devices were, and who asks for it
+//	alerts.go         what needs somebody on this node, and who is told
 //	secretskey.go     the key of the Secrets in the store
 //	maintenance.go    the commands check, backup and restore
 //	join.go           the command join; join_*.go: whose its files are

@@ -34,6 +34,7 @@
 //	delete.go         delete, deletecollection
 //	devices.go        a Device's properties and commands
 //	history.go        what the properties of a Device were
+//	audit.go          the newest entries of the audit log
 //	enrollment.go     decisions about EnrollmentRequests, decommissioning
 //	flightctl.go      what flightctl's clients ask for beside its kinds
 //	renderedspecs.go  what a node is to apply, as its agent or flightctl's asks for it
