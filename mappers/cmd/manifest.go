@@ -222,8 +222,8 @@ func FitName(s, fallback string) string {
 		switch {
 		case r >= 'a' && r <= 'z', r >= '0' && r <= '9':
 			b.WriteRune(r)
-		case strings.ContainsRune("äöü", r):
-			b.WriteString(map[rune]string{'ä': "ae", 'ö': "oe", 'ü': "ue"}[r])
+		case strings.ContainsRune("äöüßµμ", r):
+			b.WriteString(map[rune]string{'ä': "ae", 'ö': "oe", 'ü': "ue", 'ß': "ss", 'µ': "u", 'μ': "u"}[r])
 		case b.Len() > 0 && !strings.HasSuffix(b.String(), "-"):
 			b.WriteByte('-')
 		}

@@ -23,7 +23,8 @@ var (
 const (
 	maxDepth   = 20
 	maxNodes   = 10000
-	maxMembers = 50 // of one structure that become properties
+	maxMembers = 50   // of one structure that become properties
+	maxFound   = 4096 // properties, or commands: a model has no more
 )
 
 // treeBrowser walks through a server's objects.
@@ -109,6 +110,8 @@ func (b *treeBrowser) walk(ctx context.Context, node wire.NodeID, path []string)
 		}
 		wanted := b.filter == "" || strings.Contains(strings.ToLower(strings.Join(at, "/")), b.filter)
 		switch {
+		case wanted && ref.Class == wire.ClassVariable && len(b.found.Properties) >= maxFound, wanted && ref.Class == wire.ClassMethod && len(b.found.Commands) >= maxFound:
+			b.left.add(fmt.Sprintf("what is beyond the %d of a model (choose by --filter or --root)", maxFound), at)
 		case ref.Class == wire.ClassVariable && wanted:
 			err = b.variable(ctx, ref.Node, at)
 		case ref.Class == wire.ClassMethod && wanted:
@@ -232,7 +235,7 @@ func (b *treeBrowser) structure(v wire.Value, p cmd.FoundProperty, path []string
 		b.left.add("structures of types that the server doesn't describe", path)
 		return
 	}
-	added := 0
+	added := max(0, len(b.found.Properties)+maxMembers-maxFound) // as if so many were there already
 	b.members(members, p, path, nil, &added)
 	if added > maxMembers {
 		b.left.add(fmt.Sprintf("members of structures that have more than %d (their node, without path, has all)", maxMembers), path)
