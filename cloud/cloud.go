@@ -19,6 +19,7 @@ import (
 	"github.com/edgebus/edgebus/broker/daemon/httpserver"
 	"github.com/edgebus/edgebus/broker/daemon/metrics"
 	"github.com/edgebus/edgebus/broker/daemon/page"
+	"github.com/edgebus/edgebus/broker/daemon/tracing"
 	"github.com/edgebus/edgebus/broker/history/requests"
 	"github.com/edgebus/edgebus/broker/mqttserver"
 	"github.com/edgebus/edgebus/broker/tree"
@@ -115,12 +116,18 @@ func Run(ctx context.Context, o Options) (err error) {
 	var watched *alerts.Alerts
 	publish := func(m broker.Message) { br.Publish(m) }
 	projections := newProjections(registry.Controller("twins"))
+	traces, err := tracing.New(tracing.Options{
+		Endpoint: cfg.Tracing.Endpoint, Ratio: cfg.Tracing.Ratio, Service: "cloudhub", Version: o.Version, Instance: identity.ID.String(), Log: log,
+	})
+	if err != nil {
+		return err
+	}
 	twins, err := twin.New(ctx, twin.Options{
 		Options: tree.Options{
 			Publish: func(m broker.Message) { watched.Follow(m); publish(m) }, Pass: func(m broker.Message, done func(error)) { br.Pass(m, done) },
 			Kept:   func(topic string) bool { return br.HasDurableSubscriber(topic) },
 			Wanted: func(topic string) bool { return watched.Wants(topic) || br.HasSubscriber(topic) },
-			Quota:  link.Quota{Keys: cfg.Limits.Node.Keys, Bytes: int(cfg.Limits.Node.Bytes)}, Log: log,
+			Quota:  link.Quota{Keys: cfg.Limits.Node.Keys, Bytes: int(cfg.Limits.Node.Bytes)}, Log: log, Traces: traces,
 		},
 		Reader: st, Writer: st, Watcher: st, Replicas: st, Derived: st, Rand: rand.Uint64, Record: recorder.Record, Hub: identity,
 		Managed: registry.Managed, CreateNode: createNode(registry.Controller("twins")), Projections: projections,
@@ -190,7 +197,7 @@ func Run(ctx context.Context, o Options) (err error) {
 		Sessions: br.ServeSessions, MaxBody: int64(cfg.Limits.Request), Watches: cfg.Limits.Watches, Blobs: blobServer.ServeHTTP, Content: content.ReadAt,
 		Enrollment: enrollment, Presence: twins, OwnOnly: cfg.HTTP.Discovery == "own",
 		Tokens: bearer.Tokens.ServeHTTP, Login: loginOptions(cfg.Auth.OIDC), Index: counted, Page: api.PageOptions{Handler: page.Handler(), Browsers: br, Provider: browserProvider(bearer.OIDC, br), Alerts: watched, Audit: recentAudit(auditLog), Diagnose: nodeDoctor(links, st, counted, twins)},
-		Devices: api.DeviceServices{Call: commandCaller(br, commands), History: func(node string) requests.Source { return copies.Of(node) }},
+		Devices: api.DeviceServices{Traces: traces, Call: commandCaller(br, commands), History: func(node string) requests.Source { return copies.Of(node) }},
 	})
 	site, err := httpserver.Listen(httpserver.Options{
 		Listen: cfg.HTTP.Listen, ListenTLS: cfg.HTTP.TLS.Listen, TLS: cfg.HTTP.TLS.Config, Limits: cfg.Limits.Limits,
@@ -211,7 +218,7 @@ func Run(ctx context.Context, o Options) (err error) {
 		o.Ready(daemon.Addresses{MQTT: br.Addrs(), HTTP: site.Addrs()})
 	}
 	return daemon.RunGroup(ctx, mqttserver.RunWithAudit(auditLog, twins.Run), br.Serve, site.Run, content.Run, blobServer.Run, copies.Run,
-		bearer.Tokens.Run, counted.Run, recorder.Run, enrollment.Run, backups.Run, guard.Run, space.Run, watched.Run,
+		bearer.Tokens.Run, counted.Run, recorder.Run, enrollment.Run, traces.Run, backups.Run, guard.Run, space.Run, watched.Run,
 		func(ctx context.Context) error { return rules.Run(ctx, br.RightsChanged) }, controllers, followUpgradeReports(twins, st, log))
 }
 

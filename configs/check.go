@@ -50,6 +50,7 @@ func (h *Hub) check(report reportFunc) {
 	h.Auth.OIDC.check(report)
 	h.Audit.check(report)
 	h.Alerts.check(report)
+	h.Tracing.check(report)
 	for i, u := range h.Auth.Users {
 		if u.Local != "" {
 			report(fmt.Sprintf("auth.users[%d].local", i), "user %q: a hub has no Unix socket; this is for cores", u.Name)
@@ -88,6 +89,7 @@ func (c *Core) check(report reportFunc) {
 	c.checkLocal(report)
 	c.Audit.check(report)
 	c.Alerts.check(report)
+	c.Tracing.check(report)
 	checkHTTP(c.HTTP, c.Auth, c.Insecure, false, false, report)
 	c.Link.check(report)
 	c.Auth.check([]string{"operator", "viewer", "mapper", "agent", "discoverer"}, byCertificate(c.MQTT.MQTT, c.HTTP), report)
@@ -266,6 +268,7 @@ func (m *Mapper[D]) check(report reportFunc) {
 	checkLocalServer("server", m.Server, report)
 	m.Identity.check("", report)
 	m.TLS.check("tls.", report)
+	m.Tracing.check(report)
 	if d, ok := any(m.Driver).(interface {
 		Check(report func(key, format string, args ...any))
 	}); ok {

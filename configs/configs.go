@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/url"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -33,6 +34,7 @@ type Hub struct {
 	Bridge   HubBridge      `yaml:"bridge"`
 	Sources  Sources        `yaml:"sources"`
 	Log      Log            `yaml:"log"`
+	Tracing  Tracing        `yaml:"tracing"`
 	Limits   HubLimits      `yaml:"limits"`
 	Insecure bool           `yaml:"insecure"`
 }
@@ -49,6 +51,7 @@ type Core struct {
 	Audit    Audit          `yaml:"audit"`
 	Alerts   AlertReceivers `yaml:"alerts"`
 	Log      Log            `yaml:"log"`
+	Tracing  Tracing        `yaml:"tracing"`
 	Limits   CoreLimits     `yaml:"limits"`
 	Insecure bool           `yaml:"insecure"`
 }
@@ -222,6 +225,7 @@ type Mapper[D any] struct {
 	Identity `yaml:",inline"`
 	TLS      TLSClient `yaml:"tls"`
 	Log      Log       `yaml:"log"`
+	Tracing  Tracing   `yaml:"tracing"`
 	Driver   D         `yaml:"driver"`
 }
 
@@ -583,6 +587,22 @@ func (a Audit) check(report reportFunc) {
 type Log struct {
 	Level  string `yaml:"level" oneof:"trace debug info warn error off"`
 	Format string `yaml:"format" oneof:"auto pretty json"`
+}
+
+// Tracing says where traces of desired values are sent, and how many.
+type Tracing struct {
+	Endpoint string  `yaml:"endpoint"`
+	Ratio    float64 `yaml:"ratio"`
+}
+
+func (t Tracing) check(report reportFunc) {
+	u, err := url.Parse(t.Endpoint)
+	if t.Endpoint != "" && (err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https") {
+		report("tracing.endpoint", "%q: must be the URL of a collector, such as http://127.0.0.1:4318", t.Endpoint)
+	}
+	if t.Ratio < 0 || t.Ratio > 1 {
+		report("tracing.ratio", "%g: must be from 0 to 1", t.Ratio)
+	}
 }
 
 // Limits bound what clients can make a broker hold.

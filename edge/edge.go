@@ -18,6 +18,7 @@ import (
 	"github.com/edgebus/edgebus/broker/daemon/httpserver"
 	"github.com/edgebus/edgebus/broker/daemon/metrics"
 	"github.com/edgebus/edgebus/broker/daemon/page"
+	"github.com/edgebus/edgebus/broker/daemon/tracing"
 	"github.com/edgebus/edgebus/broker/mqttserver"
 	"github.com/edgebus/edgebus/broker/tree"
 	"github.com/edgebus/edgebus/configs"
@@ -79,6 +80,12 @@ func Run(ctx context.Context, o Options) (err error) {
 		return err
 	}
 	pusher := push.New(log)
+	traces, err := tracing.New(tracing.Options{
+		Endpoint: cfg.Tracing.Endpoint, Ratio: cfg.Tracing.Ratio, Service: "edgecore", Version: o.Version, Instance: cfg.Node.Name, Log: log,
+	})
+	if err != nil {
+		return err
+	}
 	tw, err := twin.New(twin.Options{
 		Options: tree.Options{
 			Publish: func(m broker.Message) { watched.Follow(m); br.Publish(m) },
@@ -86,7 +93,7 @@ func Run(ctx context.Context, o Options) (err error) {
 			Kept:    func(topic string) bool { return br.HasDurableSubscriber(topic) },
 			Wanted:  func(topic string) bool { return watched.Wants(topic) || br.HasSubscriber(topic) },
 			Quota:   link.Quota{Keys: cfg.Limits.Node.Keys, Bytes: int(cfg.Limits.Node.Bytes)},
-			Timeout: cfg.Link.Retry.Timeout, Log: log,
+			Timeout: cfg.Link.Retry.Timeout, Log: log, Traces: traces,
 		},
 		Node: cfg.Node.Name, Store: st, Mappers: cfg.Limits.Mappers, History: past.recorder(),
 		Report: nodeReport(o.Version), RightsChanged: func() { br.RightsChanged() },
@@ -178,7 +185,7 @@ func Run(ctx context.Context, o Options) (err error) {
 			StoreFormat int `json:"storeFormat"`
 		}{linkReport(), store.Format}, ready()
 	})
-	asking := []func(context.Context) error{br.Serve, site.Run, backups.Run, pusher.Run, guard.Run, space.Run, hub.blobs.Run, watch, past.run, watched.Run}
+	asking := []func(context.Context) error{br.Serve, site.Run, backups.Run, pusher.Run, guard.Run, space.Run, hub.blobs.Run, watch, past.run, watched.Run, traces.Run}
 	if cfg.Link.Server != "" {
 		asking = append(asking, hub.run)
 	}

@@ -23,6 +23,7 @@ import (
 	"github.com/edgebus/edgebus/edge/twin"
 	"github.com/edgebus/edgebus/topics"
 	"github.com/edgebus/edgebus/topics/backoff"
+	"github.com/edgebus/edgebus/topics/trace"
 )
 
 // hubLink keeps the clients of the link between the core and its hub: the main one, that of stored bridge rules, and that of blobs. What goes over the main one
@@ -197,8 +198,11 @@ func (h *hubLink) newMain(ctx context.Context) (*client.Client, error) {
 			h.log.Error().Str("certificate", h.cfg.Link.TLS.Cert).
 				Msgf("the certificate is for %s, but this node is %s: the hub will refuse it; see link.tls.cert and node.name", other, node)
 		}
-		send := func(payload []byte) {
+		send := func(payload []byte, traces []string) {
 			m := client.Message{Topic: upwards, Payload: payload, QoS: 1}
+			for _, t := range traces {
+				m.User = append(m.User, client.UserProperty{Key: trace.Property, Value: t})
+			}
 			h.streams.budget.State(forward.MessageSize(m))
 			(*self).PublishAsync(m, func(err error) {
 				if err != nil {
@@ -227,7 +231,7 @@ func (h *hubLink) newMain(ctx context.Context) (*client.Client, error) {
 		take := func(m client.Message) (taken bool) {
 			switch {
 			case m.Topic == downwards:
-				h.twin.Receive(m.Payload)
+				h.twin.Receive(m.Payload, tracesOf(m))
 			case !topics.IsTree(m.Topic):
 				return h.bridge.take(ctx, m)
 			case m.Topic == wanted:
@@ -288,6 +292,16 @@ func (h *hubLink) downloader() func(context.Context) error {
 		return nil
 	}
 	return h.download
+}
+
+// tracesOf are the traces of the keys in a message of the hub.
+func tracesOf(m client.Message) (traces []string) {
+	for _, p := range m.User {
+		if p.Key == trace.Property {
+			traces = append(traces, p.Value)
+		}
+	}
+	return traces
 }
 
 // download keeps a third client connected until ctx ends. It has no session: what was requested and did not come is requested again.

@@ -152,8 +152,9 @@ type desiredValue struct {
 	value       string
 	ver         uint64 // 0: there never was one
 	until       time.Time
-	cleared     bool // cleared: there is no desired value
-	preexisting bool // it was set before the mapper first drove the device
+	cleared     bool   // cleared: there is no desired value
+	trace       string // the traceparent of the write, until its effect is reported
+	preexisting bool   // it was set before the mapper first drove the device
 }
 
 func (w desiredValue) expired(now time.Time) bool { return !w.until.IsZero() && !now.Before(w.until) }

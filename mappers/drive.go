@@ -6,7 +6,9 @@ import (
 	"slices"
 	"time"
 
+	"github.com/edgebus/edgebus/broker/daemon/tracing"
 	"github.com/edgebus/edgebus/topics/backoff"
+	"github.com/edgebus/edgebus/topics/trace"
 )
 
 // propertyWriter is the part of a worker that writes desired values.
@@ -136,7 +138,9 @@ func (w propertyWriter) apply(ctx context.Context, d *device, p *property, ver u
 		w.later(p, ver)
 		return
 	}
+	span := w.traceWrite(d, p, ver)
 	err := w.request(ctx, d, false, func(ctx context.Context) error { return d.session.Write(ctx, name, do.value) })
+	span.End(err)
 	r, refused := asRefusal(err)
 	kind := kindOf(err)
 	switch {
@@ -203,6 +207,19 @@ func (w propertyWriter) relinquish(ctx context.Context, d *device, p *property, 
 		return
 	}
 	w.answered(d)
+}
+
+// traceWrite begins the span of a write to a device. What is reported because of it is below that.
+func (w propertyWriter) traceWrite(d *device, p *property, ver uint64) tracing.Span {
+	w.m.mu.Lock()
+	defer w.m.mu.Unlock()
+	if p.desired.ver != ver || p.desired.trace == "" {
+		return tracing.Span{}
+	}
+	span := w.m.o.Traces.Start(p.desired.trace, "write to device", tracing.Client, "edgebus.node", w.m.node, "edgebus.device", d.key, "edgebus.property", p.info.Name)
+	p.desired.trace = span.Traceparent()
+	w.m.log.Debug().Str("device", d.key).Str("property", p.info.Name).Uint64("ver", ver).Str("trace_id", trace.TraceID(p.desired.trace)).Msg("written")
+	return span
 }
 
 // await notes that a value was written, and plans when it is read back.

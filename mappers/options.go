@@ -10,6 +10,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/edgebus/edgebus/broker/client"
+	"github.com/edgebus/edgebus/broker/daemon/tracing"
 	"github.com/edgebus/edgebus/topics"
 )
 
@@ -40,6 +41,9 @@ type Options struct {
 
 	// DriveLog is a file that gets one line of JSON before each write and command to a device, for tests and audits.
 	DriveLog string
+
+	// Traces records writes to devices; nil: nobody does.
+	Traces *tracing.Tracer
 
 	Log zerolog.Logger
 	Now func() time.Time // default time.Now

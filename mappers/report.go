@@ -12,6 +12,7 @@ import (
 	"github.com/edgebus/edgebus/broker/client"
 	"github.com/edgebus/edgebus/topics"
 	"github.com/edgebus/edgebus/topics/resource"
+	"github.com/edgebus/edgebus/topics/trace"
 )
 
 // publish makes value the latest of a topic of the device.
@@ -96,6 +97,10 @@ func (w propertyReader) report(d *device, name string, r Reading) {
 		if meets && p.appliedVer == p.desired.ver && !p.same(value, p.desired.value) {
 			user = append(user, client.UserProperty{Key: "nearest", Value: "true"})
 		}
+		if p.appliedVer == p.desired.ver && p.desired.trace != "" { // later reports are of other causes
+			user = append(user, client.UserProperty{Key: trace.Property, Value: p.desired.trace})
+			p.desired.trace = ""
+		}
 	}
 	m.mu.Unlock()
 	m.publish(d, topics.KindReported, name, value, user)
@@ -170,7 +175,13 @@ func (m *mapper) publishRefusal(d *device, name string, ver uint64, r *Refusal) 
 	}
 	m.log.Warn().Str("device", d.key).Str("property", name).Uint64("ver", ver).Str("code", r.Code).Msg("a value is refused")
 	m.log.Debug().Str("device", d.key).Str("property", name).Uint64("ver", ver).Str("reason", r.Message).Msg("reason of the refusal")
-	m.publish(d, topics.KindRefused, name, string(payload), nil)
+	var user []client.UserProperty
+	m.mu.Lock()
+	if p := d.props[name]; p != nil && p.desired.ver == ver && p.desired.trace != "" {
+		user = append(user, client.UserProperty{Key: trace.Property, Value: p.desired.trace})
+	}
+	m.mu.Unlock()
+	m.publish(d, topics.KindRefused, name, string(payload), user)
 }
 
 // publishState publishes whether a device is online. What was its problem ends with that: the core clears it with the state.

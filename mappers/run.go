@@ -17,6 +17,7 @@ import (
 	"github.com/edgebus/edgebus/broker/client"
 	"github.com/edgebus/edgebus/topics"
 	"github.com/edgebus/edgebus/topics/resource"
+	"github.com/edgebus/edgebus/topics/trace"
 )
 
 // mapper is a running mapper.
@@ -305,6 +306,7 @@ func (m *mapper) drop(d *device) {
 func (m *mapper) want(a topics.Address, msg client.Message) {
 	w := desiredValue{value: string(msg.Payload), cleared: len(msg.Payload) == 0}
 	w.ver, _ = strconv.ParseUint(msg.Property("ver"), 10, 64)
+	w.trace = trace.ValidTraceparent(msg.Property(trace.Property))
 	if t, err := resource.ParseTime(msg.Property("validUntil")); err == nil {
 		w.until = t
 	}

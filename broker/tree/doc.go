@@ -13,6 +13,7 @@
 //	outcomes.go  when all messages of a batch are on disk
 //	outage.go    what happens while nothing can be stored
 //	tree.go      entries as messages, and messages as values
+//	traces.go    what of a batch belongs to traces, and how the link carries that
 //	walk.go      retained messages of a tree, bit by bit
 //	mappers.go   which mappers a node knows, and what they say is wrong
 //

@@ -9,6 +9,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/edgebus/edgebus/broker"
+	"github.com/edgebus/edgebus/broker/daemon/tracing"
 	"github.com/edgebus/edgebus/topics/link"
 )
 
@@ -34,7 +35,9 @@ type Options struct {
 	// Timeout is how long an unanswered message of the link waits before it is sent again. 0: five seconds.
 	Timeout time.Duration
 	Log     zerolog.Logger
-	Now     func() time.Time // nil: time.Now
+	// Traces records what becomes of desired values; nil: nobody does.
+	Traces *tracing.Tracer
+	Now    func() time.Time // nil: time.Now
 }
 
 // SampledLog is for messages that a peer can cause any number of.

@@ -21,6 +21,7 @@ import (
 
 	"github.com/edgebus/edgebus/broker"
 	"github.com/edgebus/edgebus/broker/daemon/httpserver"
+	"github.com/edgebus/edgebus/broker/daemon/tracing"
 	"github.com/edgebus/edgebus/broker/history/requests"
 	"github.com/edgebus/edgebus/cloud/api/index"
 	"github.com/edgebus/edgebus/cloud/api/webhook"
@@ -106,6 +107,8 @@ type DeviceServices struct {
 	Call func(ctx context.Context, id broker.Identity, topic string, payload []byte, timeout time.Duration) (CommandAnswer, error)
 	// History has what the properties of a node's Devices were; nil: there is none.
 	History func(node string) requests.Source
+	// Traces records writes of Devices; nil: nobody does.
+	Traces *tracing.Tracer
 }
 
 // BrowserServer serves what a browser needs beside the API. It authenticates by itself.
@@ -165,7 +168,7 @@ func New(o Options) http.Handler {
 		renderCache: httpserver.NewVersionCache[renderKey, renderVersion, renderedObject](renderCacheSize),
 	}
 	s.writer = &objectWriter{
-		kinds: o.Kinds, reader: o.Reader, objects: o.Objects, encoder: e, authorizer: s.authorizer, lister: s.lister, enrollment: o.Enrollment,
+		kinds: o.Kinds, reader: o.Reader, objects: o.Objects, encoder: e, authorizer: s.authorizer, lister: s.lister, enrollment: o.Enrollment, traces: o.Devices.Traces,
 	}
 	s.openapi = &openapi{kinds: o.Kinds, version: o.Version}
 	s.renderedSpecs = &renderedSpecs{reader: o.Reader, reads: s.reads, presence: o.Presence, readBlob: o.Content, secretLog: s.secretLog}

@@ -8,9 +8,11 @@ import (
 
 	"github.com/edgebus/edgebus/broker/audit"
 	"github.com/edgebus/edgebus/broker/daemon"
+	"github.com/edgebus/edgebus/broker/daemon/tracing"
 	"github.com/edgebus/edgebus/cloud/objects"
 	"github.com/edgebus/edgebus/cloud/store"
 	"github.com/edgebus/edgebus/topics/resource"
+	"github.com/edgebus/edgebus/topics/trace"
 )
 
 // objectWriter serves what is written: it asks package objects for it.
@@ -22,6 +24,7 @@ type objectWriter struct {
 	authorizer *authorizer
 	lister     *lister // of a deletion of many, and of objects that a path selects
 	enrollment Enrollment
+	traces     *tracing.Tracer
 }
 
 // create serves POST.
@@ -127,11 +130,13 @@ func (ow *objectWriter) createEnrollment(w http.ResponseWriter, r *request, a ac
 }
 
 // createObject stores and answers a new object.
-func (ow *objectWriter) createObject(w http.ResponseWriter, r *request, o *objects.Object) error {
+func (ow *objectWriter) createObject(w http.ResponseWriter, r *request, o *objects.Object) (err error) {
 	write, err := ow.write(r)
 	if err != nil {
 		return err
 	}
+	span := ow.trace(r, write)
+	defer func() { span.End(err) }()
 	switch m := o.Metadata; {
 	case m.Namespace != "" && m.Namespace != r.key.Namespace:
 		return r.wrongNamespace(m.Namespace)
@@ -208,11 +213,13 @@ func (ow *objectWriter) putNew(w http.ResponseWriter, r *request, raw []byte) er
 }
 
 // change writes what edit makes of an object.
-func (ow *objectWriter) change(w http.ResponseWriter, r *request, edit func(*objects.Object) (*objects.Object, error)) error {
+func (ow *objectWriter) change(w http.ResponseWriter, r *request, edit func(*objects.Object) (*objects.Object, error)) (err error) {
 	write, err := ow.write(r)
 	if err != nil {
 		return err
 	}
+	span := ow.trace(r, write)
+	defer func() { span.End(err) }()
 	changed, err := ow.objects.Change(r.Context(), r.key, write, func(old *objects.Object) (*objects.Object, error) {
 		if err := ow.checkHas(r, old); err != nil {
 			return nil, err
@@ -255,6 +262,17 @@ func (ow *objectWriter) write(r *request) (*objects.WriteOptions, error) {
 		w.Part = objects.Status
 	}
 	return w, err
+}
+
+// trace begins the span of a write of a Device, which may set desired values. The trace is the client's, if it has sent one.
+func (ow *objectWriter) trace(r *request, w *objects.WriteOptions) tracing.Span {
+	if r.key.Kind != resource.KindDevice || w.DryRun {
+		return tracing.Span{}
+	}
+	span := ow.traces.Start(r.Header.Get(trace.Property), "write device", tracing.Server,
+		"http.request.method", r.Method, "edgebus.device", r.key.Name, "edgebus.origin", w.Origin)
+	w.Trace = span.Traceparent()
+	return span
 }
 
 // checkHas fails if a stored object is none of the user's.

@@ -41,7 +41,7 @@ type Kind struct {
 	// Warnings returns what may be a mistake in a valid object. It is not called when only metadata changed.
 	Warnings func(ctx context.Context, r store.Reader, old, next any) []string
 	// Prepare completes an object before it is written.
-	Prepare func(old, next any, origin string, now time.Time)
+	Prepare func(old, next any, w *WriteOptions, now time.Time)
 	// PrepareStatus returns the status that is written together with a changed spec, made of the stored one. Without it
 	// only status writes change the status.
 	PrepareStatus func(ctx context.Context, r store.Reader, old, next any, status []byte, now time.Time) ([]byte, error)

@@ -25,9 +25,9 @@ func Kinds() []Kind {
 		{
 			Name: resource.KindDevice, Namespaced: true, UniqueName: true,
 			New: newTyped[resource.Device], Validate: models.validateDevice, Warnings: warnMissingReferences,
-			Prepare: func(old, next any, origin string, now time.Time) {
+			Prepare: func(old, next any, w *WriteOptions, now time.Time) {
 				prev, _ := old.(*resource.Device)
-				resource.StampDesired(prev, next.(*resource.Device), origin, now)
+				resource.StampDesired(prev, next.(*resource.Device), w.Origin, w.Trace, now)
 			},
 			PrepareStatus: models.prepareStatus,
 			References:    func(obj any) []store.Key { return []store.Key{modelKey(obj.(*resource.Device))} },
@@ -85,7 +85,7 @@ func Kinds() []Kind {
 		Kind{
 			Name: resource.KindSecret, Namespaced: true, Version: "v1", NoSpec: true, Sealed: true,
 			New: newTyped[resource.Secret], Validate: validateWith(resource.Secret.Validate, resource.Secret.CheckUpdate),
-			Prepare: func(_, next any, _ string, _ time.Time) { next.(*resource.Secret).Complete() },
+			Prepare: func(_, next any, _ *WriteOptions, _ time.Time) { next.(*resource.Secret).Complete() },
 		},
 		Kind{
 			Name: resource.KindConfigMap, Namespaced: true, Version: "v1", NoSpec: true,
@@ -94,7 +94,7 @@ func Kinds() []Kind {
 		Kind{
 			Name: resource.KindEvent, Namespaced: true, Version: "v1", NoSpec: true,
 			New: newTyped[resource.Event], Validate: validateWith(resource.Event.Validate, nil),
-			Prepare: func(_, next any, _ string, now time.Time) { next.(*resource.Event).Complete(now) },
+			Prepare: func(_, next any, _ *WriteOptions, now time.Time) { next.(*resource.Event).Complete(now) },
 		},
 		Kind{
 			Name: resource.KindLease, Namespaced: true, Group: "coordination.k8s.io", Version: "v1",

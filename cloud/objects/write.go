@@ -38,6 +38,8 @@ type WriteOptions struct {
 	Manager string
 	// Origin names the writer of desired values in their metadata.
 	Origin string
+	// Trace is the traceparent of the write; empty: it belongs to no trace.
+	Trace string
 	// MaySetOwner says whether a controller that writes may set and clear an owner, and change what has it; nil: no controller writes.
 	MaySetOwner func(owner string) bool
 	Part        WrittenPart
@@ -274,7 +276,7 @@ func (s *Registry) validate(ctx context.Context, k *Kind, old, next *Object, w *
 	if k.Prepare == nil {
 		return next, nil
 	}
-	k.Prepare(prev, typed, w.Origin, s.Now())
+	k.Prepare(prev, typed, w, s.Now())
 	prepared, err := k.Untyped(typed)
 	if err != nil {
 		return nil, err

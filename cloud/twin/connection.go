@@ -5,9 +5,12 @@ import (
 	"time"
 
 	"github.com/edgebus/edgebus/broker"
+	"github.com/edgebus/edgebus/broker/daemon/tracing"
+	"github.com/edgebus/edgebus/broker/tree"
 	"github.com/edgebus/edgebus/topics"
 	"github.com/edgebus/edgebus/topics/link"
 	"github.com/edgebus/edgebus/topics/resource"
+	"github.com/edgebus/edgebus/topics/trace"
 )
 
 // linkSender is a node's link as the sender of steps.
@@ -72,6 +75,7 @@ func (t *Twins) receiveFromNode(name string, said broker.Message, done func(erro
 		done(nil)
 		return
 	}
+	traces := tracesOf(said)
 	taken := t.host.Put(linkSender(name), len(said.Payload)+entryCost*len(m.Entries), func(b *batch) {
 		n := t.nodes.get(name)
 		b.activeLinks[n] = true
@@ -104,6 +108,7 @@ func (t *Twins) receiveFromNode(name string, said broker.Message, done func(erro
 		b.changes += len(changes)
 		for i := range changes {
 			t.handleReported(b, n, &changes[i])
+			t.traceReported(b, n, &changes[i], traces)
 		}
 		if m.Type == link.TypeFull {
 			n.fullPacer.charge(b.now, m, time.Since(began))
@@ -113,6 +118,28 @@ func (t *Twins) receiveFromNode(name string, said broker.Message, done func(erro
 	if !taken {
 		done(errStopped)
 	}
+}
+
+// tracesOf are the traces of the keys in a message of a node's link.
+func tracesOf(m broker.Message) map[string]string {
+	var values []string
+	for _, p := range m.Props.User {
+		if p.Key == trace.Property {
+			values = append(values, p.Value)
+		}
+	}
+	return tree.ParseTraces(values)
+}
+
+// traceReported begins the span of what a node reported because of a desired value. It ends when it is stored and published.
+func (t *Twins) traceReported(b *batch, n *node, c *link.Entry, traces map[string]string) {
+	traceparent := traces[c.Key]
+	if traceparent == "" {
+		return
+	}
+	span := t.opts.Traces.Follow(traceparent, "update status", tracing.Consumer, "edgebus.node", n.name, "edgebus.key", c.Key)
+	b.spans = b.spans.Add(topics.TopicOf(n.name, c.Key), span)
+	t.opts.Log.Debug().Str("node", n.name).Str("key", c.Key).Str("trace_id", trace.TraceID(traceparent)).Msg("reported")
 }
 
 // entryCost is what an entry of a decoded message takes in memory besides its texts.

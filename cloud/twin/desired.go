@@ -10,12 +10,14 @@ import (
 	"time"
 
 	"github.com/edgebus/edgebus/broker"
+	"github.com/edgebus/edgebus/broker/daemon/tracing"
 	"github.com/edgebus/edgebus/broker/quota"
 	"github.com/edgebus/edgebus/broker/tree"
 	"github.com/edgebus/edgebus/cloud/store"
 	"github.com/edgebus/edgebus/topics"
 	"github.com/edgebus/edgebus/topics/limits"
 	"github.com/edgebus/edgebus/topics/resource"
+	"github.com/edgebus/edgebus/topics/trace"
 )
 
 const (
@@ -30,6 +32,7 @@ type desiredWrite struct {
 	values  map[string]*resource.Value // nil: clear
 	ts      int64
 	until   int64
+	trace   string            // the traceparent; empty: it belongs to none
 	basedOn map[string]uint64 // only if these are still the desired versions; nil: whatever they are
 	done    func(error)
 	bytes   int // that it counts for
@@ -265,7 +268,7 @@ func (w *desiredWrites) logWanted(before, after resource.Device) {
 	for property, m := range after.DesiredMeta {
 		if m != before.DesiredMeta[property] {
 			w.opts.Log.Debug().Str("node", after.Spec.NodeName).Str("device", after.Metadata.Name).Str("property", property).
-				Uint64("ver", m.Ver).Str("origin", m.Origin).Bool("cleared", m.Cleared).Msg("wanted")
+				Uint64("ver", m.Ver).Str("origin", m.Origin).Bool("cleared", m.Cleared).Str("trace_id", trace.TraceID(m.Trace)).Msg("wanted")
 		}
 	}
 }
@@ -340,7 +343,7 @@ func (v desiredWrite) apply(d resource.Device, now time.Time) resource.Device {
 	if v.ts != 0 {
 		now = time.UnixMilli(v.ts)
 	}
-	resource.StampDesired(&d, &next, v.origin, now)
+	resource.StampDesired(&d, &next, v.origin, v.trace, now)
 	return next
 }
 
@@ -395,7 +398,11 @@ func (t *Twins) publishDesired(a topics.Address, m broker.Message, done func(err
 		done(err)
 		return
 	}
-	t.desired.queue(a.Device, desiredWrite{node: a.Node, origin: tree.OriginOf(m), values: values, ts: s.TS, until: s.Until, done: done})
+	span := t.opts.Traces.Start(s.Trace, "publish desired", tracing.Consumer, "messaging.system", "mqtt", "edgebus.node", a.Node, "edgebus.device", a.Device)
+	t.desired.queue(a.Device, desiredWrite{
+		node: a.Node, origin: tree.OriginOf(m), values: values, ts: s.TS, until: s.Until, trace: span.Traceparent(),
+		done: func(err error) { span.End(err); done(err) },
+	})
 }
 
 // get answers with the whole twin, as JSON, on the asker's response topic. Its desired values are those of the stored

@@ -206,7 +206,7 @@ func TestAModelThatComesLaterOrChanges(t *testing.T) {
 	c := r.connect(newCore("n1"))
 	d := lampOn("n1")
 	d.Spec.Desired = map[string]resource.Value{"power": "ON", "brightness": "40"}
-	resource.StampDesired(nil, &d, "kubectl", time.Now())
+	resource.StampDesired(nil, &d, "kubectl", "", time.Now())
 	r.create(resource.KindDevice, "lamp", d)
 	r.status(func(s resource.DeviceStatus) bool {
 		return len(s.Conditions) > 0 && s.Conditions[0].Reason == "ModelMissing"

@@ -9,11 +9,13 @@ import (
 	"time"
 
 	"github.com/edgebus/edgebus/broker"
+	"github.com/edgebus/edgebus/broker/daemon/tracing"
 	"github.com/edgebus/edgebus/broker/tree"
 	"github.com/edgebus/edgebus/cloud/store"
 	"github.com/edgebus/edgebus/topics"
 	"github.com/edgebus/edgebus/topics/link"
 	"github.com/edgebus/edgebus/topics/resource"
+	"github.com/edgebus/edgebus/topics/trace"
 )
 
 // node is one node's two maps.
@@ -37,13 +39,18 @@ type node struct {
 	missed        missedChanges
 	formerDevices map[string]formerDevice // what is reported of Devices that left the node, by name, until the node reports anew
 	away          bool                    // offline for longer than Options.AwayAfter, which its devices' statuses show
+	traces        tree.LinkTraces         // of the keys of down that are to be sent
 	lacksNode     bool                    // it has no Node object, and one is to be made
 }
 
 // sync is a message of the link to the node.
-func (n *node) sync(payload []byte) broker.Message {
+func (n *node) sync(payload []byte, traces []string) broker.Message {
 	_, down := topics.SyncTopics(n.name)
-	return broker.Message{Topic: down, Payload: payload, QoS: 1}
+	m := broker.Message{Topic: down, Payload: payload, QoS: 1}
+	for _, t := range traces {
+		m.Props.User = append(m.Props.User, broker.UserProperty{Key: trace.Property, Value: t})
+	}
+	return m
 }
 
 func (n *node) retained(key string, payload []byte) broker.Message {
@@ -253,11 +260,29 @@ func (n *node) putDesired(b *batch, d *device, whole resource.Device, property s
 		return
 	}
 	if changed {
+		span := n.traceDesired(b, d, property, m.Trace, e.Key)
 		b.publish(func() broker.Message {
-			return tree.ValueMessage(n.name, e.Key, topics.KindDesired, tree.StoredValue(e))
+			s := tree.StoredValue(e)
+			s.Trace = span.Traceparent()
+			return tree.ValueMessage(n.name, e.Key, topics.KindDesired, s)
 		})
 		b.activeLinks[n] = true
 	}
+}
+
+// traceDesired begins the span of a desired value's way to the node. It ends when the value is sent.
+func (n *node) traceDesired(b *batch, d *device, property, traceparent, key string) tracing.Span {
+	if b.loading {
+		return tracing.Span{} // what was written before this start
+	}
+	span := n.nodes.opts.Traces.Follow(traceparent, "send desired", tracing.Producer, "edgebus.node", n.name, "edgebus.device", d.name, "edgebus.property", property)
+	if n.traces == nil && span.Traceparent() != "" {
+		n.traces = make(tree.LinkTraces)
+	}
+	if n.traces != nil {
+		n.traces.Put(key, span)
+	}
+	return span
 }
 
 func (n *node) deleteDown(b *batch, key string) {

@@ -113,6 +113,7 @@ type batch struct {
 	revisions      map[*device]uint64       // of the Devices that changed, or whose status did
 	changedMembers map[*node]bool           // nodes whose membership may have changed
 	activeLinks    map[*node]bool           // nodes whose link may have changes to commit, or messages to send
+	spans          tree.Spans               // of what nodes reported
 	deletedNodes   map[*node]bool           // nodes whose Node was deleted: what they reported is deleted, too
 	events         []resource.Occurrence
 	reportedEvents []resource.Occurrence // recorded once what nodes reported is stored
@@ -284,7 +285,7 @@ func (t *Twins) settle(b *batch) error {
 		}
 		for _, r := range b.shown {
 			if t.opts.Wanted(topics.TopicOf(r.node, r.entry.Key)) {
-				b.reports = append(b.reports, tree.EntryMessage(r.node, r.entry))
+				b.reports = append(b.reports, b.spans.Mark(tree.EntryMessage(r.node, r.entry)))
 			}
 		}
 		t.nodes.removeDeleted(b)
@@ -305,6 +306,7 @@ func (t *Twins) finish(b *batch) {
 	for _, done := range b.acknowledge {
 		done(nil)
 	}
+	b.spans.End(b.failed)
 	for _, h := range b.events {
 		t.opts.Record(h)
 	}
@@ -361,7 +363,11 @@ func (t *Twins) messages(b *batch) []broker.Message {
 				t.opts.Log.Error().Err(err).Str("node", n.name).Msg("a message to the node can't be encoded")
 				continue
 			}
-			out = append(out, n.sync(payload))
+			var traces []string
+			if m.Map == link.Down {
+				traces = n.traces.Take(m.Entries)
+			}
+			out = append(out, n.sync(payload, traces))
 		}
 	}
 	return out

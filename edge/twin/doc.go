@@ -21,6 +21,7 @@
 //	programreports.go   programs: the agent, edgediscovery, and the node's own status
 //	link.go       hubLink: connections to the hub and its messages
 //	read.go       reader: retained messages, and Devices with their twins for the local API
+//	traces.go     the spans of values that belong to a trace
 //	recording.go  what the history of values is told
 //	history.go    deviceHistory: which Devices have changed, for watchers
 //

@@ -3,6 +3,7 @@ package twin
 import (
 	"time"
 
+	"github.com/edgebus/edgebus/broker/tree"
 	"github.com/edgebus/edgebus/topics/link"
 	"github.com/edgebus/edgebus/topics/resource"
 )
@@ -14,14 +15,15 @@ type hubLink struct {
 	down    *downMap
 	devices *devices
 
-	send  func([]byte)   // nil while there is no link
-	ready func()         // called once in a connection, when the hub has caught up; nil: it was called
-	nonce uint64         // of this connection
-	hub   resource.HubID // the hub that has sent HELLO in this connection; 0: none yet
+	send  func(message []byte, traces []string) // nil while there is no link
+	ready func()                                // called once in a connection, when the hub has caught up; nil: it was called
+	nonce uint64                                // of this connection
+	hub   resource.HubID                        // the hub that has sent HELLO in this connection; 0: none yet
 
-	resend      *time.Timer // for messages that the hub has not answered
-	resendArmed bool        // resend runs
-	quotaError  string      // why the hub accepts no reports: the node's map exceeds its quota; empty: it accepts them
+	resend      *time.Timer     // for messages that the hub has not answered
+	resendArmed bool            // resend runs
+	traces      tree.LinkTraces // of the keys of up that are to be sent
+	quotaError  string          // why the hub accepts no reports: the node's map exceeds its quota; empty: it accepts them
 }
 
 // hubSender is the hub as the sender of steps. No client has this name.
@@ -30,7 +32,7 @@ const hubSender = "$hub"
 // Connected begins a connection to the hub. n is new for every connection; send
 // hands a message over and does not block. ready is called once the hub has confirmed all that the node had to report when the
 // connection began, or has refused it for its quota. Streams are sent after that.
-func (t *Twin) Connected(n uint64, send func([]byte), ready func()) {
+func (t *Twin) Connected(n uint64, send func(message []byte, traces []string), ready func()) {
 	t.host.Put(hubSender, 0, func(*batch) {
 		t.link.send, t.link.nonce, t.link.ready, t.link.hub = send, n, ready, 0
 		t.up.Connect(n)
@@ -49,24 +51,25 @@ func (t *Twin) Disconnected() {
 	})
 }
 
-// Receive takes a message from the hub. A malformed one is dropped: the link protocol sends its contents again.
-func (t *Twin) Receive(payload []byte) {
+// Receive takes a message from the hub, with the traces of its keys. A malformed one is dropped: the link protocol sends its contents again.
+func (t *Twin) Receive(payload []byte, traces []string) {
 	m, err := link.Decode(payload)
 	if err != nil {
 		t.sampledLog.Warn().Err(err).Msg("malformed message from the hub")
 		return
 	}
+	known := tree.ParseTraces(traces)
 	t.host.Put(hubSender, len(payload), func(b *batch) {
 		if b.refused != nil && (t.ignoresHub || m.Type != link.TypeHello && m.Type != link.TypeSeen) {
 			return // the hub sends it again
 		}
 		if m.Map == link.Up {
 			b.linkActive = true
-			known := t.up.Lost()
+			before := t.up.Lost()
 			if err := t.up.Step(m); err != nil {
 				t.sampledLog.Warn().Err(err).Msg("message from the hub")
 			}
-			if lost := t.up.Lost(); known == "" && lost != "" {
+			if lost := t.up.Lost(); before == "" && lost != "" {
 				t.opts.Log.Error().Str("lost", lost).Msg("this node's data is older than what the hub has acknowledged: an older copy of the data directory was put back, " +
 					"or its disk lost what was written; the hub takes over the values that are here")
 			}
@@ -76,6 +79,7 @@ func (t *Twin) Receive(payload []byte) {
 		t.link.noteHub(m)
 		for _, c := range t.down.Step(m) {
 			t.documents.follow(b, c)
+			t.traceReceived(b, c.Key, known[c.Key])
 		}
 	})
 }
@@ -144,8 +148,16 @@ func (l *hubLink) sendToHub(msgs []link.Message) {
 			l.opts.Log.Error().Err(err).Msg("a message to the hub can't be encoded")
 			continue
 		}
-		l.send(text)
+		l.send(text, l.tracesOf(m))
 	}
+}
+
+// tracesOf are the traces of what a message sends.
+func (l *hubLink) tracesOf(m link.Message) []string {
+	if m.Map != link.Up {
+		return nil
+	}
+	return l.traces.Take(m.Entries)
 }
 
 // arm sets the timer for what is unanswered. A timer that runs is left alone: the steps of a busy node must not put it off.

@@ -49,8 +49,8 @@ func TestTheNodeNoticesAnotherHub(t *testing.T) {
 	other.Connect(1)
 	hello, err := link.Encode(other.Messages()[0])
 	require.NoError(t, err)
-	r.twin.Connected(rand.Uint64(), func([]byte) {}, func() {})
-	r.twin.Receive(hello)
+	r.twin.Connected(rand.Uint64(), func([]byte, []string) {}, func() {})
+	r.twin.Receive(hello, nil)
 	require.Eventually(t, func() bool { s := r.twin.Stats(); return s.Hub == mine+1 && s.OtherHub == mine }, testTimeout, 2*time.Millisecond)
 
 	r.twin.Disconnected()
@@ -61,7 +61,7 @@ func TestTrafficDoesNotDelayResends(t *testing.T) {
 	r := newJoinedRig(t)
 	r.inStep()
 	var said atomic.Int64
-	r.twin.Connected(rand.Uint64(), func([]byte) { said.Add(1) }, func() {}) // a hub that hears nothing
+	r.twin.Connected(rand.Uint64(), func([]byte, []string) { said.Add(1) }, func() {}) // a hub that hears nothing
 	r.busy(func() bool { return said.Load() > 3 })
 }
 
@@ -71,7 +71,7 @@ func TestStreamsGoOnceTheHubHasCaughtUp(t *testing.T) {
 	r.inStep()
 	r.restart() // without a hub now
 	toHub, ready := make(chan []byte, 1000), make(chan struct{})
-	r.twin.Connected(rand.Uint64(), func(b []byte) { toHub <- b }, func() { close(ready) })
+	r.twin.Connected(rand.Uint64(), func(b []byte, _ []string) { toHub <- b }, func() { close(ready) })
 	for i := 0; ; i++ {
 		require.Less(t, i, 100)
 		select {
@@ -94,7 +94,7 @@ func TestMalformedMessagesFromTheHubChangeNothing(t *testing.T) {
 		for j := range b {
 			b[j] = byte(rand.IntN(256))
 		}
-		r.twin.Receive(b)
+		r.twin.Receive(b, nil)
 	}
 	require.NoError(t, r.send("devices/hall/reported/temperature", "20"))
 	after := r.retained()

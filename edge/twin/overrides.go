@@ -12,6 +12,7 @@ import (
 	"github.com/edgebus/edgebus/topics"
 	"github.com/edgebus/edgebus/topics/link"
 	"github.com/edgebus/edgebus/topics/resource"
+	"github.com/edgebus/edgebus/topics/trace"
 )
 
 // overrides are the values in force: of each property the cloud's desired value, or the override that was set on the node.
@@ -57,7 +58,7 @@ func (o *overrides) derive(b *batch, d *device, name, property string) {
 	if o.put(b, desiredKey, v) {
 		e := o.byKey[desiredKey]
 		o.opts.Log.Debug().Str("device", name).Str("property", property).Uint64("ver", e.Ver).Str("origin", e.Origin).
-			Bool("override", e.Override).Bool("cleared", e.None).Msg("in force")
+			Bool("override", e.Override).Bool("cleared", e.None).Str("trace_id", trace.TraceID(b.spans[topics.TopicOf(o.opts.Node, desiredKey)].Traceparent())).Msg("in force")
 	}
 	if d == nil && !wanted {
 		o.forget(b, desiredKey)

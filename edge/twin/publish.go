@@ -32,7 +32,11 @@ func (t *Twin) Publish(m broker.Message, done func(error)) {
 	}
 	from, bytes := tree.SenderOf(m)
 	taken := t.host.Put(from, bytes, func(b *batch) {
-		b.answers = append(b.answers, publishAnswer{done, t.applyPublish(b, a, m)})
+		err := t.applyPublish(b, a, m)
+		if err == nil {
+			t.tracePublish(b, a, m)
+		}
+		b.answers = append(b.answers, publishAnswer{done, err})
 	})
 	if !taken {
 		done(errStopped)

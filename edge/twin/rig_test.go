@@ -155,7 +155,7 @@ func (r *rig) connect() {
 	r.connected.Store(true)
 	tw := r.twin
 	toHub := make(chan []byte, 1000)
-	tw.Connected(rand.Uint64(), func(b []byte) { toHub <- b }, func() {})
+	tw.Connected(rand.Uint64(), func(b []byte, _ []string) { toHub <- b }, func() {})
 	r.hub.Lock()
 	r.down.Connect(rand.Uint64())
 	r.hub.Unlock()
@@ -185,7 +185,7 @@ func (r *rig) say(tw *Twin) {
 		if err != nil {
 			panic(err)
 		}
-		tw.Receive(b)
+		tw.Receive(b, nil)
 	}
 }
 

@@ -128,6 +128,7 @@ type batch struct {
 	failed, lost error                  // why the batch was not stored, and why the state could not be read back after that
 	stored       *tree.DeliveryOutcomes // of the messages to durable sessions
 	messages     []link.Message         // to the hub
+	spans        tree.Spans             // of values that belong to a trace
 	ready        func()                 // called if the hub has caught up with this batch
 	wakeWatchers func()                 // wakes those that wait for changed devices
 
@@ -208,7 +209,7 @@ func (t *Twin) connectParts() {
 		opts: opts, up: up, devices: &t.devices, wake: stoppedTimer(), pending: make(map[alarmedProperty]map[string]int64), due: make(map[alarmedProperty]int64),
 	}
 	t.mappers = mappers{opts: opts, up: up, devices: &t.devices, users: make(map[string]string)}
-	t.link = hubLink{opts: opts, up: up, down: down, devices: &t.devices, resend: stoppedTimer()}
+	t.link = hubLink{traces: make(tree.LinkTraces), opts: opts, up: up, down: down, devices: &t.devices, resend: stoppedTimer()}
 	t.reader = reader{opts: opts, host: t.host, up: up, down: down, devices: &t.devices, overrides: &t.overrides, history: &t.history}
 	t.writes = localWrites{
 		opts: opts, up: up, down: down, devices: &t.devices, overrides: &t.overrides, documents: &t.documents, mappers: &t.mappers, reader: &t.reader, alarms: &t.alarms,
@@ -289,12 +290,13 @@ func (t *Twin) commit(b *batch) {
 
 // publish delivers what was stored, and applies the batch's device changes at their places between the messages.
 func (t *Twin) publish(b *batch) {
+	defer t.endSpans(b)
 	if b.failed != nil {
 		return
 	}
 	for i, m := range b.publishes {
 		t.devices.applyChanges(b, i)
-		b.stored.Deliver(&t.opts.Options, m)
+		b.stored.Deliver(&t.opts.Options, b.spans.Mark(m))
 	}
 	t.devices.applyChanges(b, len(b.publishes))
 	for _, push := range b.pushes {

@@ -29,6 +29,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/edgebus/edgebus/broker/daemon"
+	"github.com/edgebus/edgebus/broker/daemon/tracing"
 	"github.com/edgebus/edgebus/configs"
 	"github.com/edgebus/edgebus/mappers"
 )
@@ -161,5 +162,11 @@ func (p Program[D]) run(ctx context.Context, cfg configs.Mapper[D], program daem
 	if err != nil {
 		return err
 	}
-	return mappers.Run(ctx, o, driver)
+	o.Traces, err = tracing.New(tracing.Options{
+		Endpoint: cfg.Tracing.Endpoint, Ratio: cfg.Tracing.Ratio, Service: p.Name, Version: program.Version, Instance: cfg.Name, Log: program.Log,
+	})
+	if err != nil {
+		return err
+	}
+	return daemon.RunGroup(ctx, o.Traces.Run, func(ctx context.Context) error { return mappers.Run(ctx, o, driver) })
 }

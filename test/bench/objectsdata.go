@@ -72,7 +72,7 @@ func makeNodeObjects(st store.Store, n int) error {
 			CreationTimestamp: &now, Labels: map[string]string{"plant": name},
 		}
 		d.Spec.NodeName, d.Spec.Desired = name, map[string]resource.Value{"p0": "1", "p1": "2"}
-		resource.StampDesired(nil, &d, "kubectl", now)
+		resource.StampDesired(nil, &d, "kubectl", "", now)
 		if err := createObject(st, resource.KindDevice, d.Metadata.Name, d); err != nil {
 			return err
 		}

@@ -196,11 +196,12 @@ type DesiredMeta struct {
 	TS      int64  `json:"ts"`                // milliseconds since 1970
 	Origin  string `json:"origin,omitempty"`  // the writer: a user or client
 	Cleared bool   `json:"cleared,omitempty"` // there is no value; the version is kept
+	Trace   string `json:"trace,omitempty"`   // the traceparent of the write
 }
 
-// StampDesired sets next.DesiredMeta. A desired value that differs from prev's gets a new version, time and origin; others keep those
-// of prev. prev is nil for a new Device. The DesiredMeta that next had is ignored.
-func StampDesired(prev, next *Device, origin string, now time.Time) {
+// StampDesired sets next.DesiredMeta. A desired value that differs from prev's gets a new version and time, and the origin and trace that are given;
+// others keep those of prev. prev is nil for a new Device. The DesiredMeta that next had is ignored.
+func StampDesired(prev, next *Device, origin, traceparent string, now time.Time) {
 	var old Device
 	if prev != nil {
 		old = *prev
@@ -215,12 +216,12 @@ func StampDesired(prev, next *Device, origin string, now time.Time) {
 		same := known && !m.Cleared && old.Spec.Desired[name] == value &&
 			old.Spec.DesiredUntil[name] == next.Spec.DesiredUntil[name]
 		if !same {
-			meta[name] = DesiredMeta{Ver: m.Ver + 1, TS: ts, Origin: origin}
+			meta[name] = DesiredMeta{Ver: m.Ver + 1, TS: ts, Origin: origin, Trace: traceparent}
 		}
 	}
 	for name, m := range meta {
 		if _, wanted := next.Spec.Desired[name]; !wanted && !m.Cleared {
-			meta[name] = DesiredMeta{Ver: m.Ver + 1, TS: ts, Origin: origin, Cleared: true}
+			meta[name] = DesiredMeta{Ver: m.Ver + 1, TS: ts, Origin: origin, Cleared: true, Trace: traceparent}
 		}
 	}
 	if len(meta) == 0 {

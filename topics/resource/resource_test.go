@@ -45,7 +45,7 @@ var testLamp = Device{
 // TestGoldenPayloads pins the JSON of everything that travels or is stored.
 func TestGoldenPayloads(t *testing.T) {
 	stamped := testLamp
-	StampDesired(nil, &stamped, "kubectl", time.UnixMilli(1_700_000_000_000))
+	StampDesired(nil, &stamped, "kubectl", "", time.UnixMilli(1_700_000_000_000))
 	twin := Twin(testLampModel, func(branch, property string) (StoredValue, bool) {
 		s, ok := map[string]StoredValue{
 			"desired/power":    {Value: []byte("ON"), Ver: 42, TS: 1_700_000_000_000, Origin: "kubectl"},
@@ -239,21 +239,21 @@ func TestStamp(t *testing.T) {
 	at := func(s int64) time.Time { return time.Unix(s, 0) }
 	v1 := Device{Spec: DeviceSpec{Desired: map[string]Value{"a": "1", "b": "1"}}}
 	v1.DesiredMeta = map[string]DesiredMeta{"a": {Ver: 99}} // not the writer's to set
-	StampDesired(nil, &v1, "ann", at(1))
+	StampDesired(nil, &v1, "ann", "", at(1))
 	require.Equal(t, map[string]DesiredMeta{"a": {Ver: 1, TS: 1000, Origin: "ann"}, "b": {Ver: 1, TS: 1000, Origin: "ann"}}, v1.DesiredMeta)
 
 	v2 := Device{Spec: DeviceSpec{Desired: map[string]Value{"a": "2"}}}
-	StampDesired(&v1, &v2, "bob", at(2))
+	StampDesired(&v1, &v2, "bob", "", at(2))
 	require.Equal(t, map[string]DesiredMeta{"a": {Ver: 2, TS: 2000, Origin: "bob"}, "b": {Ver: 2, TS: 2000, Origin: "bob", Cleared: true}}, v2.DesiredMeta)
 
 	v3 := Device{Spec: DeviceSpec{Desired: map[string]Value{"a": "2", "b": "1"}}}
-	StampDesired(&v2, &v3, "cyd", at(3))
+	StampDesired(&v2, &v3, "cyd", "", at(3))
 	require.Equal(t, uint64(2), v3.DesiredMeta["a"].Ver, "unchanged")
 	require.Equal(t, DesiredMeta{Ver: 3, TS: 3000, Origin: "cyd"}, v3.DesiredMeta["b"], "its counter went on while it was cleared")
 
 	v4 := v3
 	v4.Spec.DesiredUntil = map[string]string{"a": "2030-01-01T00:00:00Z"}
-	StampDesired(&v3, &v4, "dee", at(4))
+	StampDesired(&v3, &v4, "dee", "", at(4))
 	require.Equal(t, uint64(3), v4.DesiredMeta["a"].Ver, "another end is another wish")
 }
 
@@ -340,7 +340,7 @@ func FuzzDevice(f *testing.F) {
 		}
 		_ = d.Validate()
 		_ = d.CheckModel(testLampModel)
-		StampDesired(&testLamp, &d, "x", time.Unix(0, 0))
+		StampDesired(&testLamp, &d, "x", "", time.Unix(0, 0))
 		once := roundTrip(t, roundTrip(t, d)) // the first one drops empty maps
 		require.Equal(t, once, roundTrip(t, once), "what is written reads back as it was")
 	})

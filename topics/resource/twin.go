@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/edgebus/edgebus/topics"
+	"github.com/edgebus/edgebus/topics/trace"
 )
 
 // StoredValue is a value in one of the tree's maps, with its metadata.
@@ -20,6 +21,7 @@ type StoredValue struct {
 	For     uint64 // reported, refused: the version of the value in force that it answers
 	BasedOn uint64 // override: the desired version when it was set; reported: the desired version to which it is the nearest possible value
 	Nearest bool   // reported, while it is published: the device has no value nearer to the version in For
+	Trace   string // the traceparent of the write, while it is published
 	Until   int64  // desired, override: when it ends, in milliseconds since 1970; 0: never
 }
 
@@ -367,6 +369,7 @@ func (s StoredValue) Props(kind topics.Kind) []MetaProperty {
 	text(metaOrigin, s.Origin)
 	number(metaFor, s.For)
 	number(metaBasedOn, s.BasedOn)
+	text(trace.Property, s.Trace)
 	if kind == topics.KindDesired {
 		text(metaValidUntil, FormatMillis(s.Until))
 	} else {
@@ -388,6 +391,8 @@ func (s *StoredValue) SetProp(key, value string) (err error) {
 		if s.Nearest, err = strconv.ParseBool(value); err != nil {
 			return Errorf(Invalid, metaNearest, "%s is neither true nor false", clipText(value))
 		}
+	case trace.Property:
+		s.Trace = trace.ValidTraceparent(value)
 	case metaTS:
 		if at, err = ParseTime(value); err != nil {
 			return Errorf(Invalid, key, "%v", err)
