@@ -1,6 +1,7 @@
 package configs
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -248,6 +249,14 @@ type OPCUA struct {
 	DataDir        string        `yaml:"dataDir"`
 	CredentialsDir string        `yaml:"credentialsDir"`
 	Timeout        time.Duration `yaml:"timeout" min:"1"`
+}
+
+// Directory is DataDir or, where that is empty, that of the service ($STATE_DIRECTORY), of root, or of the user.
+func (o OPCUA) Directory() (string, error) {
+	if dir := cmp.Or(o.DataDir, os.Getenv("STATE_DIRECTORY")); dir != "" {
+		return dir, nil
+	}
+	return stateDir("mapper-opcua")
 }
 
 // SNMP holds the settings of the snmp driver.

@@ -1,14 +1,8 @@
 package http
 
 import (
-	"context"
 	"fmt"
 	"io"
-	"net/http"
-	"net/url"
-	"os"
-	"os/signal"
-	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -37,11 +31,12 @@ and its model's visitors say which value is which property, and which requests s
 A property without get comes from the device itself: hook: NAME in the Device, with a file that has a
 secret, takes POST /hooks/{device}/{secret} at driver.hooks.`,
 		Example: `  mapper-http                                     # the node on this host
-  mapper-http read http://10.0.0.9/status relays[0].on`,
+  mapper-http read http://10.0.0.9/status relays[0].on
+  mapper-http browse http://10.0.0.9/status --name relay --node node1 | edgebus apply -f -`,
 		Driver: func(c configs.HTTPMapper, _ *mappers.Options) (mappers.Driver, error) {
 			return New(Options{Hooks: c.Hooks, CredentialsDir: c.CredentialsDir, Timeout: c.Timeout}), nil
 		},
-		Commands: []*cobra.Command{readCommand(stdout)},
+		Commands: []*cobra.Command{browseCommand(stdout, stderr), readCommand(stdout)},
 	}.Main(args, stdout, stderr)
 }
 
@@ -57,27 +52,13 @@ func readCommand(out io.Writer) *cobra.Command {
 					return fmt.Errorf("%q %w", args[1], err)
 				}
 			}
-			u, err := url.Parse(args[0])
-			if err != nil || u.Host == "" {
-				return fmt.Errorf("%q is no URL such as http://10.0.0.9/status", args[0])
-			}
-			target := u.RequestURI()
-			base := url.URL{Scheme: u.Scheme, Host: u.Host}
-			ctx := c.Context()
-			if ctx == nil {
-				ctx = context.Background()
-			}
-			ctx, stop := signal.NotifyContext(ctx, os.Interrupt, syscall.SIGTERM)
-			defer stop()
-			opened, err := New(Options{Timeout: timeout}).Open(ctx, mappers.Device{Config: map[string]string{"url": base.String()}})
+			base, target, err := splitURL(args[0])
 			if err != nil {
 				return err
 			}
-			s := opened.(*session) //nolint:forcetypeassert // it is ours
-			status, answer, err := s.do(ctx, http.MethodGet, target, "", "")
-			if err == nil {
-				err = verdict(http.MethodGet, target, status, answer)
-			}
+			ctx, stop := commandContext(c)
+			defer stop()
+			answer, err := fetch(ctx, base, target, timeout)
 			if err != nil {
 				return cmd.Failed(err)
 			}

@@ -8,6 +8,7 @@
 //	http.go     the driver and its sessions
 //	hooks.go    what devices send by themselves
 //	command.go  the program: mapper-http, and its command read
+//	browse.go   its command browse: a model of what a device answers
 //
 // # Where to add
 //

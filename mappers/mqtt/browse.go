@@ -19,13 +19,19 @@ import (
 // browseCommand prints manifests of what zigbee2mqtt has.
 func browseCommand(stdout io.Writer) *cobra.Command {
 	topic, node, file, wait := "zigbee2mqtt", "", "", 5*time.Second
+	var edgeNode, name string
 	c := &cobra.Command{
 		Use:   "browse [NAME]...",
-		Short: "Print a Device and a DeviceModel for each device of zigbee2mqtt, or those with the names",
+		Short: "Print a Device and a DeviceModel for each device of zigbee2mqtt or of a Sparkplug edge node",
 		Long: `browse reads the list that zigbee2mqtt retains on the node's broker, and prints a Device for each device in
 it, and a DeviceModel for each kind, as edgebus apply takes them: its values are properties, buttons are
-events, and what has no value, such as an effect, is a command.`,
+events, and what has no value, such as an effect, is a command. With NAMEs only those are printed.
+
+With --sparkplug it asks an edge node of Sparkplug B to be born again, and prints a Device and a DeviceModel
+for it and each of its devices, of the births that come within --wait. Births don't say what can be set: for
+such a property set accessMode: ReadWrite.`,
 		Example: `  mapper-mqtt browse --node house | edgebus apply -f -
+  mapper-mqtt browse --sparkplug "Plant A/edge1" --node plant | edgebus apply -f -
   mapper-mqtt browse hall-lamp "Bad/Büro Heizung" >devices.yaml`,
 	}
 	c.RunE = func(c *cobra.Command, names []string) error {
@@ -36,6 +42,13 @@ events, and what has no value, such as an effect, is a command.`,
 		o := client.Options{Servers: []string{settings.Server}, User: settings.User, Secret: settings.Secret}
 		if o.TLS, err = settings.TLS.Config(); err != nil {
 			return err
+		}
+		if edgeNode != "" {
+			list, err := browseSparkplug(context.Background(), o, edgeNode, name, node, wait)
+			if err != nil {
+				return cmd.Failed(err)
+			}
+			return cmd.Failed(cmd.WriteManifests(stdout, list...))
 		}
 		payload, err := os.ReadFile(file)
 		if file == "" {
@@ -59,7 +72,9 @@ events, and what has no value, such as an effect, is a command.`,
 	c.Flags().StringVar(&topic, "topic", topic, "zigbee2mqtt's base topic")
 	c.Flags().StringVar(&node, "node", node, "the node of the Devices (default node1)")
 	c.Flags().StringVar(&file, "list", file, "a file that has the list, in place of the broker")
-	c.Flags().DurationVar(&wait, "wait", wait, "how long to wait for the list")
+	c.Flags().StringVar(&edgeNode, "sparkplug", "", "an edge node of Sparkplug B, group/edge node, in place of zigbee2mqtt")
+	c.Flags().StringVar(&name, "device", "", "with --sparkplug: name of its Device, with which those of its devices begin (default: the edge node's)")
+	c.Flags().DurationVar(&wait, "wait", wait, "how long to wait for the list, or for births")
 	return c
 }
 

@@ -29,7 +29,7 @@
 //	events.go        events and commands of the model
 //	sparkplug.go     Sparkplug B: edge nodes, births and aliases
 //	zigbee2mqtt.go   a model of what a zigbee2mqtt device exposes
-//	browse.go        mapper-mqtt browse
+//	browse.go        mapper-mqtt browse, and browsesparkplug.go of an edge node of Sparkplug
 //
 // # Where to add
 //

@@ -227,9 +227,7 @@ func (d *Driver) askForBirth(n *edgeNode, why string) {
 	}
 	n.asked = now
 	d.o.Broker.Log.Info().Str("group", n.source.group).Str("edge_node", n.source.node).Str("why", why).Msg("asked to be born again")
-	rebirth, _ := sparkplug.Value(sparkplug.TypeBoolean, "true")
-	rebirth.Name = "Node Control/Rebirth"
-	d.mqtt.PublishAsync(sparkplugCommand(n.source, rebirth), nil)
+	d.mqtt.PublishAsync(rebirthCommand(n.source), nil)
 }
 
 // sparkplugCommand is a message to an edge node or a device. Its quality of service is 0, as Sparkplug has it.

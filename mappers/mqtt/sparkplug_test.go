@@ -1,6 +1,7 @@
 package mqtt
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"strings"
@@ -295,4 +296,21 @@ func TestNobodyWaitsForADeviceThatAnswersInMinutes(t *testing.T) {
 	l.silence(true)
 	require.ErrorIs(t, s.Write(t.Context(), "brightness", "40"), mappers.ErrUnconfirmed)
 	require.Eventually(t, func() bool { return strings.Contains(strings.Join(l.commands(), " "), `set {"brightness":40}`) }, waitTime, time.Millisecond)
+}
+
+// What browse writes are devices that can be applied: of the edge node what its birth has besides Sparkplug's own, and of its tank.
+func TestBrowseMakesDevicesOfBirths(t *testing.T) {
+	server := newBroker(t)
+	newEdgeNodeSimulator(t, server)
+	var out, failed bytes.Buffer
+	require.Zero(t, Main([]string{"browse", "--server", server, "--sparkplug", "Plant A/edge", "--node", "plant", "--wait", "20s"}, &out, &failed), failed.String())
+	for _, want := range []string{"name: edge-tank-1\n", "nodeName: plant", "sparkplug: Plant A/edge/Tank 1", "metric: Pump/On", "type: boolean", "type: double", "type: int"} {
+		require.Contains(t, out.String(), want)
+	}
+	require.NotContains(t, out.String(), "bdSeq")
+	require.NotContains(t, out.String(), "Node Control")
+	require.Equal(t, 1, Main([]string{"browse", "--server", server, "--sparkplug", "Plant A/other", "--wait", "50ms"}, &out, &failed))
+	require.Contains(t, failed.String(), "no birth of Plant A/other within 50ms")
+	require.Equal(t, 1, Main([]string{"browse", "--server", server, "--sparkplug", "edge"}, &out, &failed))
+	require.Contains(t, failed.String(), "must be group/edge node")
 }

@@ -49,13 +49,32 @@ mapper-opcua certificate prints it. mapper-opcua browse writes a Device and a De
   mapper-opcua browse opc.tcp://10.0.0.5:4840 --filter press --node node1 | edgebus apply -f -
   mapper-opcua read opc.tcp://10.0.0.5:4840 'ns=2;s=Temperature'`,
 		Driver: func(c configs.OPCUA, _ *mappers.Options) (mappers.Driver, error) {
-			if _, err := loadIdentity(c.DataDir); err != nil {
+			dir, err := c.Directory()
+			if err != nil {
 				return nil, err
 			}
-			return New(Options{DataDir: c.DataDir, CredentialsDir: c.CredentialsDir, Timeout: c.Timeout}), nil
+			if _, err := loadIdentity(dir); err != nil {
+				return nil, err
+			}
+			return New(Options{DataDir: dir, CredentialsDir: c.CredentialsDir, Timeout: c.Timeout}), nil
 		},
 		Commands: []*cobra.Command{browseCommand(stdout, stderr), certificateCommand(stdout), endpointsCommand(stdout), readCommand(stdout)},
 	}.Main(args, stdout, stderr)
+}
+
+// addDataDir adds the flag for the directory of the certificate, which is the running mapper's by default.
+func addDataDir(c *cobra.Command, dir *string) {
+	c.Flags().StringVar(dir, "data-dir", "", "directory of this mapper's key and certificate (default: as the mapper's settings say)")
+	c.PreRunE = func(*cobra.Command, []string) error {
+		if *dir != "" {
+			return nil
+		}
+		settings, err := configs.Load[configs.Mapper[configs.OPCUA]]("mapper-opcua", "", nil)
+		if err == nil {
+			*dir, err = settings.Driver.Directory()
+		}
+		return err
+	}
 }
 
 // connectFlags are those of commands that connect to a server.
@@ -65,7 +84,7 @@ type connectFlags struct {
 }
 
 func (f *connectFlags) add(c *cobra.Command) {
-	c.Flags().StringVar(&f.dataDir, "data-dir", "/var/lib/edgebus/mapper-opcua", "directory of this mapper's key and certificate")
+	addDataDir(c, &f.dataDir)
 	c.Flags().StringVar(&f.policy, "security-policy", "auto", "security policy; auto is the best that the server offers")
 	c.Flags().StringVar(&f.mode, "security-mode", "", "None, Sign or SignAndEncrypt; empty: the best")
 	c.Flags().StringVar(&f.user, "user", "", "user to sign in as; empty: anonymous")
@@ -221,6 +240,6 @@ server's list of rejected ones, where it is after the first attempt to connect.`
 			return cmd.Failed(err)
 		},
 	}
-	c.Flags().StringVar(&dir, "data-dir", "/var/lib/edgebus/mapper-opcua", "directory of this mapper's key and certificate")
+	addDataDir(c, &dir)
 	return c
 }

@@ -1,14 +1,16 @@
-// An OPC UA server made with node-opcua: opcua.mjs PORT DIRECTORY [trust]. It has a press with a temperature, a setpoint from 10 to 90, a
+// An OPC UA server made with node-opcua: opcua.mjs PORT DIRECTORY [trust], at the
+// address HOST. It has a press with a temperature, a setpoint from 10 to 90, a
 // switch, a list and a serial number; the temperature follows the setpoint when that is written. Its method Add adds two numbers. Without
 // trust it rejects certificates that it doesn't know. The user operator has the password secret.
 import * as opcua from 'node-opcua';
 
 const [port, directory, trust] = process.argv.slice(2);
+const host = process.env.HOST ?? '127.0.0.1';
 const { OPCUAServer, OPCUACertificateManager, Variant, DataType, StatusCodes, MessageSecurityMode, SecurityPolicy, VariantArrayType } = opcua;
 const serverCertificateManager = new OPCUACertificateManager({ rootFolder: `${directory}/pki`, automaticallyAcceptUnknownCertificate: trust === 'trust' });
 await serverCertificateManager.initialize();
 const server = new OPCUAServer({
-  port: Number(port), hostname: '127.0.0.1', alternateHostname: ['127.0.0.1'], resourcePath: '/', serverCertificateManager,
+  port: Number(port), host, hostname: host, alternateHostname: [host], resourcePath: '/', serverCertificateManager,
   securityPolicies: [SecurityPolicy.None, SecurityPolicy.Basic256Sha256, SecurityPolicy.Aes128_Sha256_RsaOaep, SecurityPolicy.Aes256_Sha256_RsaPss],
   securityModes: [MessageSecurityMode.None, MessageSecurityMode.Sign, MessageSecurityMode.SignAndEncrypt],
   allowAnonymous: true,
