@@ -170,7 +170,7 @@ func (e exposedFeature) valueType() (string, []cmd.FoundWord) {
 		if on == "" || off == "" || on == off {
 			return "string", nil
 		}
-		if string(e.On) == "true" && string(e.Off) == "false" {
+		if isTruth := on + off; isTruth == "truefalse" || isTruth == "falsetrue" { // contact says false for on, an open door, and true when it is closed
 			return "boolean", nil
 		}
 		return "boolean", []cmd.FoundWord{{Value: "true", Read: []string{on}, Write: on}, {Value: "false", Read: []string{off}, Write: off}}

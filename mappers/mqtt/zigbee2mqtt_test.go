@@ -2,6 +2,7 @@ package mqtt
 
 import (
 	"bytes"
+	"encoding/json"
 	"os"
 	"path/filepath"
 	"testing"
@@ -96,5 +97,17 @@ func TestBrowsePrintsWhatIsAskedFor(t *testing.T) {
 		failed.Reset()
 		require.Equal(t, 1, Main(args, &out, &failed))
 		require.NotEmpty(t, failed.String())
+	}
+}
+
+// A door's contact has false for on, which is open: the value is what the device says, not what is on.
+func TestATruthValueIsWhatTheDeviceSays(t *testing.T) {
+	for _, c := range []struct {
+		on, off string
+		words   int
+	}{{"true", "false", 0}, {"false", "true", 0}, {`"LOCK"`, `"UNLOCK"`, 2}, {"1", "0", 2}} {
+		typ, words := exposedFeature{Type: "binary", On: json.RawMessage(c.on), Off: json.RawMessage(c.off)}.valueType()
+		require.Equal(t, "boolean", typ)
+		require.Len(t, words, c.words, c.on)
 	}
 }

@@ -8,7 +8,7 @@
 //
 //	pdu.go     requests, and what their answers must look like
 //	frame.go   how requests and answers are framed for TCP and for serial lines
-//	target.go  where a device is: a host, or a serial line, which lock_unix.go keeps for one opener (lock_other.go: elsewhere it is not kept)
+//	target.go  where a device is: a host, or a serial line, which lock_unix.go (and lock_other.go) keep for one opener (lock_other.go: elsewhere it is not kept)
 //	client.go  a connection, and requests over it
 //	server.go  the other side, for simulated devices and tests
 //

@@ -1,10 +1,10 @@
-// A BACnet device made with node-bacnet: bacnet.mjs PORT. It has a temperature, a setpoint with priorities from 10 to 30, and a fan;
+// A BACnet device made with node-bacnet: bacnet.mjs PORT, at HOST with the broadcasts of BROADCAST. It has a temperature, a setpoint with priorities from 10 to 30, and a fan;
 // the temperature becomes the setpoint when that is written, and who subscribed is told.
 import Bacnet from 'node-bacnet';
 
 const port = Number(process.argv[2]);
 const E = Bacnet.enum;
-const device = new Bacnet({ port, interface: '127.0.0.1', broadcastAddress: '127.0.0.1' });
+const device = new Bacnet({ port, interface: process.env.HOST ?? '127.0.0.1', broadcastAddress: process.env.BROADCAST ?? '127.0.0.1' });
 const id = 4711;
 const real = (value) => [{ type: E.ApplicationTag.REAL, value }];
 const enumerated = (value) => [{ type: E.ApplicationTag.ENUMERATED, value }];

@@ -1,8 +1,9 @@
-"""Modbus devices made with pymodbus: modbus.py tcp PORT, or modbus.py rtu FILE [BAUD].
+"""Modbus devices made with pymodbus: modbus.py tcp PORT, at the address HOST, or modbus.py rtu FILE [BAUD].
 
 Units 1 and 7 have holding registers 0-9 (a register holds 100 times the unit, plus its address), a text of 4
 registers at 20, a float of 32 bits in input registers 0 and 1, and coils 0-9. Other units don't answer.
 """
+import os
 import struct
 import sys
 import time
@@ -38,7 +39,7 @@ context = ModbusServerContext(slaves={n: unit(n) for n in (1, 7)}, single=False)
 identity = ModbusDeviceIdentification()
 identity.VendorName, identity.ProductCode, identity.MajorMinorRevision = "pymodbus", "PM", "3"
 if sys.argv[1] == "tcp":
-    StartTcpServer(context=context, identity=identity, address=("127.0.0.1", int(sys.argv[2])), ignore_missing_slaves=True)
+    StartTcpServer(context=context, identity=identity, address=(os.environ.get("HOST", "127.0.0.1"), int(sys.argv[2])), ignore_missing_slaves=True)
 else:
     line = {"baudrate": int(sys.argv[3]) if sys.argv[3:] else 9600, "parity": "N"}
     StartSerialServer(context=context, identity=identity, framer=Framer, port=sys.argv[2], timeout=0.02,
