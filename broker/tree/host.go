@@ -114,10 +114,10 @@ type Timer[B any] struct {
 }
 
 // Run takes steps until ctx ends, then those that wait, and returns. Steps that are put later are refused. There
-// are at most two timers.
+// are at most four timers.
 func (h *Host[B]) Run(ctx context.Context, timers ...Timer[B]) (err error) {
 	defer h.Close()
-	var timer [2]Timer[B] // without a channel it never fires
+	var timer [4]Timer[B] // without a channel it never fires
 	copy(timer[:], timers)
 	for err == nil {
 		select {
@@ -127,6 +127,10 @@ func (h *Host[B]) Run(ctx context.Context, timers ...Timer[B]) (err error) {
 			err = h.step(ctx, timer[0].Step)
 		case <-timer[1].C:
 			err = h.step(ctx, timer[1].Step)
+		case <-timer[2].C:
+			err = h.step(ctx, timer[2].Step)
+		case <-timer[3].C:
+			err = h.step(ctx, timer[3].Step)
 		case <-ctx.Done():
 			h.Close()
 			for h.Len() > 0 && err == nil {
