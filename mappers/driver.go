@@ -103,6 +103,8 @@ type Reading struct {
 	Raw []string
 	// At is when the device said it, where that is not now: the values of a device that sends them by itself don't grow younger by being read.
 	At time.Time
+
+	polled bool // the device was asked for it, and is asked again
 }
 
 // Writer is a Session that can set properties. A *Refusal is final for this value unless its code is Unavailable. After NotSent the value

@@ -138,6 +138,7 @@ func (w propertyReader) readGroup(ctx context.Context, d *device, g readGroup) {
 	}
 	for _, name := range g.names {
 		if r, ok := got[name]; ok {
+			r.polled = true
 			w.take(d, name, r)
 		}
 	}

@@ -92,6 +92,9 @@ func (w propertyReader) report(d *device, name string, r Reading) {
 	p.reported, p.reportedKnown, p.reportIsCurrent, p.reportedFor = value, true, true, p.appliedVer
 	p.reportAt = now.Add(p.info.Report)
 	user := []client.UserProperty{{Key: "ts", Value: resource.FormatTime(at)}}
+	if r.polled && r.At.IsZero() {
+		user = append(user, client.UserProperty{Key: "repeated", Value: "true"})
+	}
 	if p.appliedVer > 0 {
 		user = append(user, client.UserProperty{Key: "for", Value: strconv.FormatUint(p.appliedVer, 10)})
 		if meets && p.appliedVer == p.desired.ver && !p.same(value, p.desired.value) {

@@ -1,6 +1,7 @@
 package store
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
@@ -341,8 +342,9 @@ func (it keyChange) in(b *bbolt.Bucket, tally *boltfile.Tally) error {
 
 // storedView is all that is stored: the database, and the changes of the log since.
 type storedView struct {
-	tx   *bbolt.Tx
-	over changes
+	tx    *bbolt.Tx
+	over  changes
+	ahead uint64 // the note of numbers that may have been given; see heldChanges
 }
 
 // view calls read with what is stored, which is only valid during the call.
@@ -358,6 +360,7 @@ func (s *Store) view(read func(*storedView) error) error {
 	if _, err := s.gather(&v.over, position+1, newest, 0); err != nil {
 		return err
 	}
+	s.held.over(&v.over)
 	return s.inDB(func(tx *bbolt.Tx) error {
 		v.tx = tx
 		return read(v)
@@ -441,6 +444,12 @@ func (s *Store) load(v *storedView) (snap Snapshot, err error) {
 	if err != nil {
 		return snap, err
 	}
+	if up := states[stateUp]; up != nil {
+		if ahead := s.held.lost(v.ahead, up); ahead != 0 {
+			up.Seq, snap.Lost = ahead, lostVersions
+		}
+		s.held.seq, s.held.lineage = up.Seq, up.Lineage
+	}
 	snap.Floor, snap.Effective = floor, make(map[string]*Effective)
 	err = v.each(kindEffective, func(key string, body []byte) error {
 		e := new(Effective)
@@ -462,8 +471,15 @@ func (s *Store) load(v *storedView) (snap Snapshot, err error) {
 func (v *storedView) states() (states map[string]*link.MapState, floor uint64, err error) {
 	states = make(map[string]*link.MapState)
 	err = v.each(kindState, func(key string, body []byte) error {
-		if key == stateFloor {
+		switch key {
+		case stateFloor:
 			return cbor.Unmarshal(body, &floor)
+		case stateAhead:
+			n, used := binary.Uvarint(body)
+			if v.ahead = n; used <= 0 {
+				return errRecord
+			}
+			return nil
 		}
 		states[key] = new(link.MapState)
 		return states[key].UnmarshalBinary(body)

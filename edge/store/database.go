@@ -226,6 +226,7 @@ const (
 	stateUp    = "up"
 	stateDown  = "down"
 	stateFloor = "floor"
+	stateAhead = "ahead"
 )
 
 // The operations that a batch is in the log.

@@ -1,39 +1,3 @@
-// Package store keeps a core's state on disk: both maps of the node's tree with
-// their place in the link protocol, and what is in force for each property. After
-// Commit returns, all of a batch outlives a power cut; if it fails, none of it does.
-// It never decides what to store: that is the twin's task.
-//
-// The state is a bbolt database and a log before it. A Commit is one frame at the end
-// of the log (package broker/wal), one write and one sync, at a cost that doesn't grow
-// with the number of keys. A checkpoint reads the log's closed segments, keeps
-// the last change of each key, writes these into the database in small transactions, and retires the segments. At the start
-// the state is that of the database, with the changes of the remaining log applied.
-//
-// # Format
-//
-// In the directory [DirName] of the data directory the database is the file core.db.
-// Its buckets:
-//
-//	meta       format: "edgebus-core/1"; node: the name of the node; state: the last segment that is in it, how many records
-//	           the other buckets have, and the sum of their checksums as big-endian numbers; 8 bytes each, big-endian
-//	state      up, down: the maps' places, a link.MapState in CBOR each; floor: of the versions in force, a CBOR number
-//	up         edge-owned entries and tombstones by key, as link.AppendEntry writes them
-//	down       cloud-owned ones
-//	effective  what is in force for a property, by its desired key: an Effective in CBOR
-//
-// Each value but format and node is behind a CRC-32C (little-endian) of the bucket's number,
-// 0 to 4 in this order, key and value: bbolt has none. A frame of the log is records, one
-// after the other:
-//
-//	1, bucket, length of the key, key, length of the value, value   put
-//	2, bucket, length of the key, key                               delete
-//	3, bucket, 0                                                    delete all in the bucket
-//
-// with one byte for operation and bucket each, and lengths as varints.
-//
-// The values of secrets/… are encrypted before they get into the log (Options.Secrets). Everything else of their entries is as
-// the link has it, and the map that Load returns has the plain values, so the digest is the hub's. One that can't be decrypted
-// is left out by Load, and deleted with the next commit: the digests differ then, and the hub sends the map whole.
 package store
 
 import (
@@ -75,11 +39,16 @@ type Batch struct {
 	Up, Down  link.JournalChanges
 	Effective map[string]*Effective // by key; nil: forget it
 	Floor     uint64                // versions of forgotten effective values are at or below it; 0: unchanged
+	// MayWait are the keys, of Up and Effective, whose change may be lost in a crash if an earlier one was stored since the last flush; see
+	// heldChanges. Those with false may not.
+	MayWait map[string]bool
+	// Flush stores what waits.
+	Flush bool
 }
 
 // Empty reports whether there is nothing to commit.
 func (b Batch) Empty() bool {
-	return !b.Up.Dirty && !b.Down.Dirty && len(b.Effective) == 0 && b.Floor == 0
+	return !b.Up.Dirty && !b.Down.Dirty && len(b.Effective) == 0 && b.Floor == 0 && !b.Flush
 }
 
 // Snapshot is everything that is stored.
@@ -90,6 +59,9 @@ type Snapshot struct {
 	Floor     uint64
 	// Secrets is how many values of Secrets are stored, and Unreadable how many of these can't be decrypted and are not in Down.
 	Secrets, Unreadable int
+	// Lost is how many versions of a key a process that was killed may have given that are not stored: changes that were waiting are lost. 0:
+	// none is.
+	Lost uint64
 }
 
 // Options are what a Store is made from. Dir and Rand are needed.
@@ -147,6 +119,7 @@ type Store struct {
 
 	trim       sync.Mutex // held while the log's segments are read, and while they are retired
 	checkpoint *checkpointer
+	held       heldChanges
 
 	failed       int           // bytes of the last commit, if that could not be stored
 	frame, entry []byte        // reused memory
@@ -157,7 +130,7 @@ type Store struct {
 // Open opens the store in the data directory, or makes it.
 func Open(o Options) (*Store, error) {
 	o.setDefaults()
-	s := &Store{opts: o}
+	s := &Store{opts: o, held: newHeldChanges()}
 	log, err := wal.Open(wal.Options{
 		Dir: s.dir(), Name: "the store of the node's tree", Keeps: "the values", Segment: int(o.segment),
 		Log: o.Log, ReadOnly: o.ReadOnly, Wrap: o.wrap,
@@ -234,10 +207,14 @@ func fileExists(path string) bool {
 	return err == nil
 }
 
-// Close interrupts a running checkpoint, makes a last one that takes about a second at most, and closes the files.
+// Close stores what waits, interrupts a running checkpoint, makes a last one that takes about a second at most, and closes the files.
 func (s *Store) Close() error {
+	var err error
+	if s.Waiting() {
+		err = s.Commit(Batch{Flush: true})
+	}
 	s.checkpoint.close()
-	return s.closeFiles()
+	return errors.Join(err, s.closeFiles())
 }
 
 func (s *Store) closeFiles() error {
@@ -250,29 +227,34 @@ func (s *Store) closeFiles() error {
 
 const maxKeptFrame = 1 << 20 // the memory of a longer frame is not reused
 
-// Commit stores a batch durably, whole or not at all.
+// Commit stores a batch, whole or not at all: durably, but for what may wait and does.
 func (s *Store) Commit(b Batch) error {
 	began := time.Now()
-	frame, records, err := s.appendBatch(append(s.frame[:0], make([]byte, wal.HeadSize)...), b)
+	p := s.held.split(b)
+	due := s.held.due(p)
+	frame := s.held.appendDue(append(s.frame[:0], make([]byte, wal.HeadSize)...), p, due)
+	frame, records, err := s.appendBatch(frame, p.now)
 	if s.frame = frame; cap(frame) > maxKeptFrame {
 		s.frame = nil
 	}
-	if err != nil || len(frame) == wal.HeadSize {
+	if err != nil {
 		return err
 	}
-	s.checkpoint.hold()
-	size := len(frame)
-	_, err = s.log.Append(frame)
-	s.opts.Committed(time.Since(began), records, err)
-	s.failed = 0
-	if err != nil {
-		s.failed = size
-	}
-	if err == nil {
+	if len(frame) > wal.HeadSize {
+		s.checkpoint.hold()
+		_, err = s.log.Append(frame)
+		s.opts.Committed(time.Since(began), records, err)
+		s.failed = 0
+		if err != nil {
+			s.failed = len(frame)
+			return err
+		}
 		s.unreadable = nil
 		s.commits.Add(1)
-		s.checkpoint.consider()
 	}
+	s.held.wrote(p, due)
+	err = s.held.hold(p)
+	s.checkpoint.consider()
 	return err
 }
 

@@ -2,7 +2,8 @@
 //
 // It holds both maps: the replica of what the cloud desires, and the edge's own of what is. Local publishes, messages
 // from the hub and timers are steps, taken one after the other by one goroutine (see tree.Host). As many as wait are taken
-// together and committed in one transaction; acknowledgements, publishes and messages to the hub leave only after it.
+// together and committed in one transaction; acknowledgements, publishes and messages to the hub leave only after it. The store may
+// keep reported values waiting whose mapper reports them again (upMap.mayWait).
 //
 // It never waits for the hub: with the link down, or the hub hanging, everything on the node goes on. It never writes a
 // key that the cloud owns: a local write of a desired value becomes an override.

@@ -24,13 +24,16 @@ const (
 	clockCheckInterval = 15 * time.Second // how long a jump of the clock may go unnoticed
 	mapperGrace        = 15 * time.Second
 	retryDelay         = 5 * time.Second // until a step of the core's own is repeated after a failed commit
+	// flushInterval is how long a reported value may wait for the disk whose mapper reports it again after a crash.
+	flushInterval = time.Minute
 )
 
 // Store keeps the state; see package edge/store.
 type Store interface {
 	Load() (store.Snapshot, error)
 	Commit(store.Batch) error
-	Probe() error // nil: a batch like the one that failed last could be committed
+	Probe() error  // nil: a batch like the one that failed last could be committed
+	Waiting() bool // a flush is due in flushInterval
 }
 
 // HistoryRecorder keeps what the properties of the node's Devices were. It must not block.
@@ -86,6 +89,10 @@ type Twin struct {
 	link      hubLink
 	reader
 
+	flush      *time.Timer // when what waits is stored
+	flushArmed bool
+	lost       uint64 // of versions that the process before this one may have given without storing them; see store.Snapshot
+
 	outage     tree.StoreOutage // of the store
 	ignoresHub bool             // of an outage: the hub causes what can't be stored, and is not heard
 	history    deviceHistory
@@ -120,6 +127,8 @@ type batch struct {
 	linkActive       bool           // a message of the map up was sent or received
 	effective        map[string]*store.Effective
 	floor            uint64
+	mayWait          map[string]bool // see store.Batch
+	flush            bool
 	changed          map[string]bool    // devices that readers see differently now
 	touched          map[[2]string]bool // properties whose value in force may have changed: device, property
 	changedDocuments map[string]bool    // documents that may have changed, by key
@@ -143,11 +152,12 @@ type batch struct {
 func (b *batch) begin(now time.Time) {
 	if b.changed == nil || len(b.changed)+len(b.touched)+len(b.changedDocuments)+len(b.effective)+len(b.publishes)+len(b.entryBuffer) > maxReusedEntries {
 		*b = batch{
-			effective: make(map[string]*store.Effective), changed: make(map[string]bool),
+			effective: make(map[string]*store.Effective), mayWait: make(map[string]bool), changed: make(map[string]bool),
 			touched: make(map[[2]string]bool), changedDocuments: make(map[string]bool),
 		}
 	}
 	clear(b.effective)
+	clear(b.mayWait)
 	clear(b.changed)
 	clear(b.touched)
 	clear(b.changedDocuments)
@@ -157,7 +167,7 @@ func (b *batch) begin(now time.Time) {
 	clear(b.histories)
 	clear(b.entryBuffer)
 	*b = batch{
-		now: now, effective: b.effective, changed: b.changed, touched: b.touched, changedDocuments: b.changedDocuments,
+		now: now, effective: b.effective, mayWait: b.mayWait, changed: b.changed, touched: b.touched, changedDocuments: b.changedDocuments,
 		publishes: b.publishes[:0], answers: b.answers[:0], histories: b.histories[:0], stored: new(tree.DeliveryOutcomes), members: b.members[:0], entryBuffer: b.entryBuffer[:0],
 	}
 }
@@ -199,6 +209,7 @@ func New(o Options) (*Twin, error) {
 // connectParts makes the parts, empty.
 func (t *Twin) connectParts() {
 	opts, up, down := &t.opts, &t.up, &t.down
+	t.flush = stoppedTimer()
 	t.ends = overrideEnds{opts: opts, outage: &t.outage, byKey: make(map[string]int64), wake: stoppedTimer(), maxSleep: clockCheckInterval}
 	t.up = upMap{opts: opts, ends: &t.ends, isLocal: t.devices.isLocal, changed: t.devices.noteHistory, store: func(key string, e *store.Effective) { t.batch.effective[key] = e }}
 	t.overrides = overrides{opts: opts, up: up, down: down, newFloor: uint64(opts.Epoch()) << 32}
@@ -229,6 +240,11 @@ func (t *Twin) load() error {
 		return err
 	}
 	t.up.load(snap.Up, snap.Effective)
+	if t.lost = snap.Lost; t.lost > 0 {
+		if err := t.up.passLost(t.lost); err != nil {
+			return err
+		}
+	}
 	t.down.Replica = snap.Down
 	t.overrides.load(snap.Effective, snap.Floor)
 	t.devices.load()
@@ -245,10 +261,12 @@ func (t *Twin) Run(ctx context.Context) error {
 	defer t.link.resend.Stop()
 	defer t.ends.wake.Stop()
 	defer t.alarms.wake.Stop()
+	defer t.flush.Stop()
 	return t.host.Run(ctx,
 		tree.Timer[*batch]{C: t.link.resend.C, Step: func(*batch) { t.link.resendArmed = false; t.up.Resend() }},
 		tree.Timer[*batch]{C: t.ends.wake.C, Step: func(*batch) { t.ends.stale = true }},
-		tree.Timer[*batch]{C: t.alarms.wake.C, Step: func(*batch) { t.alarms.stale = true }})
+		tree.Timer[*batch]{C: t.alarms.wake.C, Step: func(*batch) { t.alarms.stale = true }},
+		tree.Timer[*batch]{C: t.flush.C, Step: func(b *batch) { t.flushArmed, b.flush = false, true }})
 }
 
 func (t *Twin) newBatch() *batch {
@@ -318,7 +336,7 @@ func (t *Twin) finish(b *batch) {
 // store stores the batch. If that fails, the state is read back from the store, so that nothing of the batch has happened, and
 // failed is the answer to every sender. lost is the error if the state can't be read back, either.
 func (t *Twin) store(b *batch) (failed, lost error) {
-	batch := store.Batch{Up: t.up.TakeChanges(), Down: t.down.TakeChanges(), Effective: b.effective, Floor: b.floor}
+	batch := store.Batch{Up: t.up.TakeChanges(), Down: t.down.TakeChanges(), Effective: b.effective, Floor: b.floor, MayWait: b.mayWait, Flush: b.flush}
 	if !t.overrides.floorStored && (b.refused == nil || !batch.Empty()) { // with the first thing that is stored, so that no version is published that another epoch could give
 		batch.Floor = t.overrides.floor
 	}
@@ -327,6 +345,10 @@ func (t *Twin) store(b *batch) (failed, lost error) {
 	}
 	t.stats.commits.Add(1)
 	err := t.opts.Store.Commit(batch)
+	if t.opts.Store.Waiting() && !t.flushArmed {
+		t.flush.Reset(flushInterval)
+		t.flushArmed = true
+	}
 	if err == nil {
 		t.down.ChangesStored()
 		t.overrides.floorStored = true
@@ -396,6 +418,9 @@ func (t *Twin) answerAll(answers []publishAnswer, failed error) {
 // firstStep is the first step. It stores the node's status, and derives everything from the stored state again, in case the last process
 // ended before it had.
 func (t *Twin) firstStep(b *batch) {
+	if t.lost > 0 {
+		t.up.storeLocal()
+	}
 	t.programs.showStatus(b)
 	for name, d := range t.devices.byName {
 		t.devices.touchAll(b, name, d)

@@ -59,7 +59,7 @@ func (u *upMap) Put(e link.Entry) (link.Entry, bool, error) {
 		u.sorted = slices.Insert(u.sorted, at, e.Key)
 	}
 	u.local[e.Key] = e
-	u.store(e.Key, &store.Effective{Value: e.Value, Ver: e.Ver, TS: e.TS, Origin: e.Origin, SourceVer: e.Meta.For})
+	u.storeEntry(e.Key, e)
 	return e, true, nil
 }
 
@@ -133,6 +133,47 @@ func (u *upMap) write(b *batch, e link.Entry) error {
 	u.changed(b, e)
 	u.publish(b, e)
 	return nil
+}
+
+// mayWait notes whether a report may be lost in a crash: its publisher reports it again, and what it changes is only the value.
+func (u *upMap) mayWait(b *batch, e link.Entry, repeated bool) {
+	if before, noted := b.mayWait[e.Key]; !noted || before {
+		old, had := u.Get(e.Key)
+		b.mayWait[e.Key] = repeated && had && !e.Deleted && old.Meta == e.Meta
+	}
+}
+
+// passLost gives the reported values versions above all that a process that was killed may have given them. Whatever is stored next has
+// these, but for local values; see storeLocal.
+func (u *upMap) passLost(lost uint64) error {
+	for _, key := range u.Owner.Keys("devices/") {
+		if e, _ := u.Owner.Get(key); isReported(key) {
+			e.Ver += lost
+			if _, _, err := u.Owner.Put(e); err != nil {
+				return err
+			}
+		}
+	}
+	for key, e := range u.local {
+		if isReported(key) {
+			e.Ver += lost
+			u.local[key] = e
+		}
+	}
+	return nil
+}
+
+func isReported(key string) bool { return strings.Contains(key, "/reported/") }
+
+// storeLocal has the local values stored again, with the versions that passLost gave them.
+func (u *upMap) storeLocal() {
+	for key, e := range u.local {
+		u.storeEntry(key, e)
+	}
+}
+
+func (u *upMap) storeEntry(key string, e link.Entry) {
+	u.store(key, &store.Effective{Value: e.Value, Ver: e.Ver, TS: e.TS, Origin: e.Origin, SourceVer: e.Meta.For})
 }
 
 // publish publishes an edge-owned entry once it is stored, if its topic has a subscriber. Later subscribers read it as a retained

@@ -54,6 +54,7 @@ func (w *localWrites) report(b *batch, a topics.Address, m broker.Message) error
 		if s.Nearest {
 			e.Meta.BasedOn = w.answeredVersion(b, a.Device, b.members[i].Property, s.For)
 		}
+		w.up.mayWait(b, e, s.Repeated)
 		if err := w.up.write(b, e); err != nil {
 			return err
 		}

@@ -22,7 +22,10 @@ type StoredValue struct {
 	BasedOn uint64 // override: the desired version when it was set; reported: the desired version to which it is the nearest possible value
 	Nearest bool   // reported, while it is published: the device has no value nearer to the version in For
 	Trace   string // the traceparent of the write, while it is published
-	Until   int64  // desired, override: when it ends, in milliseconds since 1970; 0: never
+	// Repeated is of a reported value, while it is published: its publisher publishes it again when it connects, and reads it from the device
+	// again when it starts.
+	Repeated bool
+	Until    int64 // desired, override: when it ends, in milliseconds since 1970; 0: never
 }
 
 // TwinValue is one value of a property, with its metadata.
@@ -345,7 +348,8 @@ const (
 	metaTS         = "ts"
 	metaOrigin     = "origin"
 	metaFor        = "for"
-	metaNearest    = "nearest" // reported: the device has no value nearer to the version in for
+	metaNearest    = "nearest"  // reported: the device has no value nearer to the version in for
+	metaRepeated   = "repeated" // reported: it is published again after a crash, so the acknowledgement need not wait for the disk
 	metaBasedOn    = "basedOn"
 	metaUntil      = "until"      // time when an override ends
 	metaValidUntil = "validUntil" // time until which a desired value may be applied
@@ -393,6 +397,10 @@ func (s *StoredValue) SetProp(key, value string) (err error) {
 		}
 	case trace.Property:
 		s.Trace = trace.ValidTraceparent(value)
+	case metaRepeated:
+		if s.Repeated, err = strconv.ParseBool(value); err != nil {
+			return Errorf(Invalid, metaRepeated, "%s is neither true nor false", clipText(value))
+		}
 	case metaTS:
 		if at, err = ParseTime(value); err != nil {
 			return Errorf(Invalid, key, "%v", err)
