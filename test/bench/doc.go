@@ -28,6 +28,7 @@
 //	cloudaway.go      what a node notices of its cloud
 //	streams.go        telemetry
 //	polls.go          devices that mappers poll (pollpeers.go: the devices)
+//	past.go           a node that reports for long, and what the hub has of it
 //	footprint.go      sizes and memory of the programs
 //
 // # Where to add

@@ -19,6 +19,7 @@ func main() {
 	only := flag.String("only", "", "run the sections whose names contain this")
 	chosen := flag.String("case", "", "compare brokers in the cases, and let loose the floods and attacks, whose names contain this")
 	nodes := flag.Int("nodes", 10_000, "how many nodes the fleet has whose template is changed")
+	past := flag.Duration("past", 2*time.Minute, "how long a node reports whose past is compared with the hub's")
 	bin := flag.String("bin", "bin", "directory of the programs whose footprint is measured")
 	name := flag.String("flood", "", "be this flood or attack, on the target given as JSON: how the benchmark starts one")
 	flag.Parse()
@@ -29,7 +30,7 @@ func main() {
 		}
 		return
 	}
-	if err := runSections(*out, *only, benchRun{d: *seconds, rounds: *rounds, bin: *bin, chosen: *chosen, nodes: *nodes}); err != nil {
+	if err := runSections(*out, *only, benchRun{d: *seconds, rounds: *rounds, bin: *bin, chosen: *chosen, nodes: *nodes, past: *past}); err != nil {
 		fmt.Fprintln(os.Stderr, "bench:", err)
 		os.Exit(1)
 	}
@@ -42,6 +43,7 @@ type benchRun struct {
 	bin    string
 	chosen string
 	nodes  int
+	past   time.Duration
 	w      io.Writer
 }
 
@@ -65,6 +67,7 @@ var benchSections = []benchSection{
 	{"The cloud away", measureCloudAway},
 	{"Streams", measureStreams},
 	{"Polls", measurePolls},
+	{"The past", measurePast},
 	{"Footprint", measureFootprint},
 }
 

@@ -1,0 +1,201 @@
+//go:build testprogram
+
+package main
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/edgebus/edgebus/test/faults"
+)
+
+const (
+	pastAway    = 30 * time.Second // how long the link is away, and then there
+	pastDevices = polledDevices - 1
+	pastCopied  = 7 * time.Minute // until the hub has the last part of the node's curve
+)
+
+// measurePast has a node report for a long time, with its link away half of it, and compares the hub's past with the node's.
+func measurePast(b benchRun) error {
+	fmt.Fprintf(b.w, "mapper-modbus polls %d devices of %d registers each second, all new each time, for %s. The link is away for %s, and there for as long, in turn.\n"+
+		"All programs are those that are shipped, with their defaults. *Written* is what the kernel counts for the process, *a day* the same of 24 hours.\n"+
+		"Aims for the node: at most 64 MB, 10 %% of a core and 1.5 GB a day, and the hub's curve equal to the node's.\n\n",
+		pastDevices, polledTags, b.past, pastAway)
+	var clock pollClock
+	peers, err := serveModbusPolls(&clock)
+	if err != nil {
+		return err
+	}
+	defer peers.stop()
+	hub, web, err := hubWithAPI(b)
+	if err != nil {
+		return err
+	}
+	defer hub.stop()
+	for d := range polledDevices {
+		bundle := polledKinds[0].bundle(peers, d)
+		if d == 0 {
+			err = postObject(web, "devicemodels", bundle.Model)
+		}
+		if err = errors.Join(err, postObject(web, "devices", bundle.Device)); err != nil {
+			return err
+		}
+	}
+	link, err := faults.New(faults.Options{Target: hub.addr})
+	if err != nil {
+		return err
+	}
+	defer link.Close()
+	dir, err := os.MkdirTemp("", "edgebus-bench-")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(dir)
+	core, local, err := linkedCore(b, dir, link.Addr())
+	if err != nil {
+		return err
+	}
+	defer core.stop()
+	mapper := exec.Command(filepath.Join(b.bin, "mapper-modbus"), "--server", "mqtt://"+core.addr, "--log-level", "error")
+	if err := mapper.Start(); err != nil {
+		return err
+	}
+	stopMapper := func() error {
+		return errors.Join(mapper.Process.Signal(syscall.SIGTERM), mapper.Wait())
+	}
+	defer stopMapper() //nolint:errcheck // it may have been stopped before
+	time.Sleep(pollSettle)
+	programs := []*usage{{name: "edgecore", pid: core.pid}, {name: "cloudhub", pid: hub.pid}, {name: "mapper-modbus", pid: mapper.Process.Pid}}
+	for _, u := range programs {
+		if err := u.begin(); err != nil {
+			return err
+		}
+	}
+	clock.take()
+	begin := time.Now()
+	for away := false; time.Since(begin) < b.past; away = !away {
+		time.Sleep(min(pastAway, b.past-time.Since(begin)))
+		if away {
+			link.Heal()
+		} else {
+			link.Cut(faults.Reset)
+		}
+	}
+	link.Heal()
+	fmt.Fprintf(b.w, "| program | of a core | MB, most | MB written | GB a day |\n|---|---|---|---|---|\n")
+	for _, u := range programs {
+		if err := u.end(b.w); err != nil {
+			return err
+		}
+	}
+	end := time.Now()
+	fmt.Fprintf(b.w, "\n%d polls of a device.\n", len(clock.take()))
+	if err := stopMapper(); err != nil {
+		return err
+	}
+	return comparePasts(b.w, local, web, begin, end)
+}
+
+// comparePasts compares what node and hub say of the past, once the hub has the last of it.
+func comparePasts(w io.Writer, node, hub string, from, to time.Time) error {
+	changes, equal := 0, 0
+	began := time.Now()
+	for d := 0; d < polledDevices; d += 9 {
+		if d == deadPolled {
+			continue
+		}
+		want, err := pastOf(node, d, from, to)
+		if err != nil {
+			return err
+		}
+		got := []byte{}
+		for !bytes.Equal(want, got) {
+			if got, err = pastOf(hub, d, from, to); err != nil {
+				return err
+			}
+			if time.Since(began) > pastCopied {
+				return fmt.Errorf("the hub's curve of d%d is not the node's: %d lines of %d", d, bytes.Count(got, []byte("\n")), bytes.Count(want, []byte("\n")))
+			}
+			time.Sleep(time.Second)
+		}
+		equal++
+		changes += bytes.Count(want, []byte("\n")) - 1
+	}
+	fmt.Fprintf(w, "The hub's curve of each of %d devices that were compared, %d changes, is the node's, %s after the last one.\n",
+		equal, changes, time.Since(to).Round(time.Second))
+	return nil
+}
+
+func pastOf(web string, d int, from, to time.Time) ([]byte, error) {
+	url := fmt.Sprintf("http://%s/apis/edgebus.io/v1alpha1/namespaces/default/devices/d%d/history?format=csv&from=%d&to=%d", web, d, from.UnixMilli(), to.UnixMilli())
+	resp, err := http.Get(url)
+	if err != nil {
+		return nil, err
+	}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(resp.Body)
+	if err == nil && resp.StatusCode != http.StatusOK {
+		err = fmt.Errorf("%s: %s", resp.Status, body)
+	}
+	return body, err
+}
+
+// usage is what a process takes from begin to end.
+type usage struct {
+	name    string
+	pid     int
+	began   time.Time
+	cpu     time.Duration
+	written float64
+}
+
+func (u *usage) begin() (err error) {
+	if u.written, err = writtenBytes(u.pid); err != nil {
+		return err
+	}
+	u.began = time.Now()
+	u.cpu, err = cpuOf(u.pid)
+	return err
+}
+
+func (u *usage) end(w io.Writer) error {
+	took := time.Since(u.began)
+	cpu, err := cpuOf(u.pid)
+	if err != nil {
+		return err
+	}
+	written, err := writtenBytes(u.pid)
+	if err != nil {
+		return err
+	}
+	most, err := procField(u.pid, "status", "VmHWM:")
+	written -= u.written
+	fmt.Fprintf(w, "| %s | %.1f %% | %.1f | %.1f | %.2f |\n", u.name, 100*float64(cpu-u.cpu)/float64(took), most*1024/1e6, written/1e6, written/1e9*24*float64(time.Hour)/float64(took))
+	return err
+}
+
+// writtenBytes is what a process has had written to disks.
+func writtenBytes(pid int) (float64, error) { return procField(pid, "io", "write_bytes:") }
+
+func procField(pid int, file, name string) (float64, error) {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/%s", pid, file))
+	if err != nil {
+		return 0, err
+	}
+	for line := range strings.Lines(string(text)) {
+		if rest, ok := strings.CutPrefix(line, name); ok {
+			return strconv.ParseFloat(strings.Fields(rest)[0], 64)
+		}
+	}
+	return 0, fmt.Errorf("process %d: no %s", pid, name)
+}
