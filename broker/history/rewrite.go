@@ -95,8 +95,10 @@ func (s *Store) rewrite(i int, thinned bool, change func(SeriesKey, []sample) []
 }
 
 // Prune deletes what is not to be kept: of each series what floor says, a time in ms since 1970 before which nothing is kept. What is in the log is deleted with the rest once it is a file, but not served
-// before.
-func (s *Store) Prune(floor func(SeriesKey) int64) error {
+// before. Between two calls floors rise as the time does, unless changed says that they are others: so a file is read when something in it may have
+// become too old.
+func (s *Store) Prune(floor func(SeriesKey) int64, changed bool) error {
+	now := s.o.Now().UnixMilli()
 	s.mu.Lock()
 	for name, r := range s.series {
 		if floor(name) == math.MaxInt64 {
@@ -109,18 +111,20 @@ func (s *Store) Prune(floor func(SeriesKey) int64) error {
 	s.files.Lock()
 	numbers := make([]uint64, 0, len(s.closed))
 	for _, f := range s.closed {
-		numbers = append(numbers, f.number)
+		if changed || f.pruneAt <= now {
+			numbers = append(numbers, f.number)
+		}
 	}
 	s.files.Unlock()
 	for _, number := range numbers { // the lock is free between two files
-		if err := s.pruneFile(number, floor); err != nil && !errors.Is(err, errDamaged) {
+		if err := s.pruneFile(number, floor, now); err != nil && !errors.Is(err, errDamaged) {
 			return err
 		}
 	}
 	return nil
 }
 
-func (s *Store) pruneFile(number uint64, floor func(SeriesKey) int64) error {
+func (s *Store) pruneFile(number uint64, floor func(SeriesKey) int64, now int64) error {
 	s.files.Lock()
 	defer s.files.Unlock()
 	i := slices.IndexFunc(s.closed, func(f fileInfo) bool { return f.number == number })
@@ -134,7 +138,14 @@ func (s *Store) pruneFile(number uint64, floor func(SeriesKey) int64) error {
 	if err != nil {
 		return err
 	}
-	concerned := slices.ContainsFunc(r.entries, func(e seriesEntry) bool { return e.chunks[0].from < floor(e.SeriesKey) })
+	concerned, next := false, int64(math.MaxInt64)
+	for _, e := range r.entries {
+		from, least := e.chunks[0].from, floor(e.SeriesKey)
+		if concerned = concerned || from < least; least != math.MinInt64 && from >= least {
+			next = min(next, now+from-least+1)
+		}
+	}
+	s.closed[i].pruneAt = next
 	if err := r.Close(); err != nil || !concerned {
 		return err
 	}

@@ -26,6 +26,7 @@ type Rules struct {
 	absent  map[string]time.Time       // since when a Device is not there
 	seen    uint64                     // the rules that were followed last
 	pruned  time.Time
+	changed bool // they were others before, or a Device has been absent for long enough
 }
 
 // NewRules makes Rules. devices are all Devices, by their UIDs, of which is asked every so often.
@@ -74,6 +75,11 @@ func (r *Rules) Changed(ctx context.Context) bool {
 	if sum == r.seen && now.Sub(r.pruned) < pruneEvery && !now.Before(r.pruned) {
 		return false
 	}
+	r.changed = sum != r.seen || now.Before(r.pruned)
+	for _, since := range r.absent {
+		gone := since.Add(absentFor)
+		r.changed = r.changed || !gone.After(now) && gone.After(r.pruned)
+	}
 	r.seen, r.pruned = sum, now
 	return true
 }
@@ -86,7 +92,7 @@ func (r *Rules) Prune(s *Store) error {
 			delete(r.absent, uid)
 		}
 	}
-	return s.Prune(func(name SeriesKey) int64 {
+	err := s.Prune(func(name SeriesKey) int64 {
 		b, there := all[name.Device]
 		if there {
 			return b.HistoryRule(name.Property).Floor(now)
@@ -99,7 +105,11 @@ func (r *Rules) Prune(s *Store) error {
 			return math.MaxInt64
 		}
 		return math.MinInt64
-	})
+	}, r.changed)
+	if err != nil {
+		r.seen = 0 // the next look deletes what this one has not
+	}
+	return err
 }
 
 // AddMetrics adds the figures of a store to a group.

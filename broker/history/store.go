@@ -92,6 +92,7 @@ type fileInfo struct {
 	from, to int64
 	thinned  bool
 	digest   string // empty: it was not computed yet
+	pruneAt  int64  // when something in it may be too old, in ms since 1970, by the rules as they were; 0: nobody has looked
 }
 
 // recorded is a series that is being recorded.

@@ -260,7 +260,7 @@ func TestWhatIsNotToBeKeptIsDeletedFromTheFiles(t *testing.T) {
 			return math.MaxInt64
 		}
 		return noonTime.Add(90 * time.Minute).UnixMilli()
-	}))
+	}, true))
 	c.pass(2 * time.Hour)
 	files, err := filepath.Glob(filepath.Join(c.o.Dir, "*.hist"))
 	require.NoError(t, err)
@@ -275,6 +275,38 @@ func TestWhatIsNotToBeKeptIsDeletedFromTheFiles(t *testing.T) {
 	require.Equal(t, noonTime.Add(90*time.Minute).UnixMilli(), a.Times[0])
 	require.InDelta(t, 90, a.Values[0], 0)
 	require.Equal(t, a.Times[0], a.Since)
+}
+
+// TestAFileIsReadForWhatIsTooOldOnlyOnceItMayHaveSome: time alone makes it so, unless the rules change.
+func TestAFileIsReadForWhatIsTooOldOnlyOnceItMayHaveSome(t *testing.T) {
+	c := openClocked(t, t.TempDir(), 1<<30)
+	for i := range 240 {
+		c.record(hallSeries, temperatureProperty, strconv.Itoa(i))
+		c.record(hallModeSeries, modeProperty, strconv.Itoa(i))
+		c.pass(time.Minute)
+	}
+	keep := 6 * time.Hour
+	floor := func(name SeriesKey) int64 {
+		if name == hallModeSeries {
+			return math.MinInt64
+		}
+		return c.now.Add(-keep).UnixMilli()
+	}
+	require.NoError(t, c.Prune(floor, true))
+	first := c.path(c.closed[0].number, fileSuffix)
+	require.NoError(t, os.Rename(first, first+".away"))
+	for range 2 {
+		c.pass(30 * time.Minute)
+		require.NoError(t, c.Prune(floor, false), "it is not read")
+	}
+	require.ErrorContains(t, c.Prune(floor, true), first, "the rules are others")
+	c.pass(2 * time.Hour)
+	require.ErrorContains(t, c.Prune(floor, false), first, "it has what is too old")
+	require.NoError(t, os.Rename(first+".away", first))
+	require.NoError(t, c.Prune(floor, false))
+	a := c.read(hallSeries, noonTime, c.now, 0)
+	require.GreaterOrEqual(t, a.Times[0], c.now.Add(-keep).UnixMilli())
+	require.Equal(t, noonTime.UnixMilli(), c.read(hallModeSeries, noonTime, c.now, 0).Times[0], "of a series that is kept nothing is gone")
 }
 
 // A store is compared with a list of all that was reported.

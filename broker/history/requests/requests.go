@@ -13,7 +13,7 @@ import (
 	"net/url"
 	"strconv"
 	"strings"
-	"sync/atomic"
+	"sync"
 	"time"
 
 	"github.com/rs/zerolog"
@@ -29,7 +29,8 @@ import (
 const (
 	defaultPoints = 500
 	defaultTime   = 24 * time.Hour
-	maxRequests   = 32 // that are answered at one time
+	maxRequests   = 32 // that are answered at one time,
+	maxOfUser     = 8  // and of one user: the others' get their turn
 	answerTimeout = 30 * time.Second
 	writeTimeout  = time.Minute         // for each piece of an export
 	lastMilli     = 253_402_300_799_999 // that RFC 3339 can say: beyond, differences of times overflow
@@ -57,8 +58,11 @@ type Options struct {
 // Requests stand between a broker and its tree.
 type Requests struct {
 	broker.Tree
-	o       Options
-	running atomic.Int64
+	o Options
+
+	mu      sync.Mutex
+	running int
+	of      map[string]int // those of each user who has any; of a client without a user its client identifier
 }
 
 // New makes Requests.
@@ -66,7 +70,31 @@ func New(o Options) *Requests {
 	if o.Now == nil {
 		o.Now = time.Now
 	}
-	return &Requests{Tree: o.Tree, o: o}
+	return &Requests{Tree: o.Tree, o: o, of: make(map[string]int)}
+}
+
+// begin counts a request, unless there are too many.
+func (r *Requests) begin(user string) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	switch {
+	case r.of[user] >= maxOfUser:
+		return resource.Errorf(resource.Unavailable, "", "%d requests of yours for history are being answered, as many as one user's may be: ask again later", maxOfUser)
+	case r.running >= maxRequests:
+		return resource.Errorf(resource.Unavailable, "", "%d requests for history are being answered: ask again later", maxRequests)
+	}
+	r.running++
+	r.of[user]++
+	return nil
+}
+
+func (r *Requests) end(user string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.running--
+	if r.of[user]--; r.of[user] == 0 {
+		delete(r.of, user)
+	}
 }
 
 // Publish takes requests, which are answered meanwhile, and passes everything else on.
@@ -85,13 +113,13 @@ func (r *Requests) Publish(m broker.Message, done func(error)) {
 		done(err)
 		return
 	}
-	if r.running.Add(1) > maxRequests {
-		r.running.Add(-1)
-		done(resource.Errorf(resource.Unavailable, "", "%d requests for history are being answered: ask again later", maxRequests))
+	user := cmp.Or(m.User(), m.ClientID())
+	if err := r.begin(user); err != nil {
+		done(err)
 		return
 	}
 	go func() {
-		defer r.running.Add(-1)
+		defer r.end(user)
 		ctx, cancel := context.WithTimeout(context.Background(), answerTimeout)
 		defer cancel()
 		payload, err := r.answer(ctx, at, m.Payload)

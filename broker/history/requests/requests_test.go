@@ -13,6 +13,7 @@ import (
 	"github.com/rs/zerolog"
 	"github.com/stretchr/testify/require"
 
+	"github.com/edgebus/edgebus/broker"
 	"github.com/edgebus/edgebus/broker/history"
 	"github.com/edgebus/edgebus/topics/resource"
 )
@@ -64,4 +65,44 @@ func TestTheGreatestNumbersHaveAMean(t *testing.T) {
 	require.NoError(t, err)
 	require.NotEmpty(t, a.Values)
 	require.InDelta(t, math.MaxFloat64, *a.Max[0], 0)
+}
+
+// heldTree refuses what is no request for history.
+type heldTree struct{ broker.Tree }
+
+// TestOneUsersRequestsLeaveRoomForOthers: however long hers take.
+func TestOneUsersRequestsLeaveRoomForOthers(t *testing.T) {
+	release := make(chan struct{})
+	r := New(Options{
+		Find: func(context.Context, string, string) (resource.Bundle, Source, error) {
+			<-release
+			return hallDevice(), recordedStore(t, 1), nil
+		},
+		Tree: heldTree{}, Publish: func(broker.Message) {},
+	})
+	answers := make(chan error, 2*maxRequests)
+	ask := func(user, client string) {
+		m := broker.Message{
+			Topic: "v1/nodes/n1/devices/hall/history", Payload: []byte(`{"property":"temperature"}`), Props: broker.Properties{ResponseTopic: "reply/me"},
+			Publisher: &broker.Identity{User: user, ClientID: client},
+		}
+		r.Publish(m, func(err error) { answers <- err })
+	}
+	for range maxOfUser {
+		ask("ann", "page")
+	}
+	ask("ann", "other")
+	require.ErrorContains(t, <-answers, "8 requests of yours for history are being answered")
+	for n := range maxRequests - maxOfUser {
+		ask("", "client"+strconv.Itoa(n/maxOfUser))
+	}
+	ask("ben", "page")
+	require.ErrorContains(t, <-answers, "32 requests for history are being answered")
+	close(release)
+	for range maxRequests {
+		require.NoError(t, <-answers)
+	}
+	require.Eventually(t, func() bool { r.mu.Lock(); defer r.mu.Unlock(); return r.running == 0 && len(r.of) == 0 }, 10*time.Second, time.Millisecond)
+	ask("ann", "page")
+	require.NoError(t, <-answers)
 }
