@@ -48,7 +48,7 @@ demo: build ## start hub, core, mappers and simulated devices, and watch them
 
 .PHONY: build
 build: ## build the programs into bin/ (VERSION=v1.2.0 gives them a version)
-	@$(STAGE) build env CGO_ENABLED=0 go build -trimpath -buildvcs=auto -ldflags '-s -w $(if $(VERSION),-X github.com/edgebus/edgebus/broker/daemon.version=$(VERSION))' -o bin/ $(PROGRAMS)
+	@$(STAGE) build env CGO_ENABLED=0 go build -tags grpcnotrace -trimpath -buildvcs=auto -ldflags '-s -w $(if $(VERSION),-X github.com/edgebus/edgebus/broker/daemon.version=$(VERSION))' -o bin/ $(PROGRAMS)
 
 .PHONY: test
 test: unit e2e ## run the packages' tests and the scripts against the real programs; no root needed

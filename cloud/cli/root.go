@@ -29,6 +29,9 @@ import (
 
 // Run runs a command line, and returns its exit code.
 func Run(args []string, stdout, stderr io.Writer) int {
+	if daemon.PrintVersion("edgebus", args, stdout) {
+		return 0
+	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
 	defer stop()
 	root := NewCommand()
@@ -104,7 +107,6 @@ On a terminal it writes in colour, unless NO_COLOR is set.`,
 		SilenceErrors: true,
 	}
 	const toBegin = "To begin with:"
-	root.SetVersionTemplate("{{.Name}} {{.Version}}\n")
 	for _, group := range []struct {
 		title    string
 		commands []*cobra.Command

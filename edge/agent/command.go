@@ -26,6 +26,9 @@ import (
 // Main is the program edgeagent. It returns the exit code: 0, 1 when it failed, 2 when it was told something impossible, 3 when check could
 // not check.
 func Main(args []string, stdout, stderr io.Writer) int {
+	if daemon.PrintVersion("edgeagent", configs.NormalizeArgs(args), stdout) {
+		return 0
+	}
 	code := 0
 	root := newCommand(&code, stdout, stderr)
 	root.SetArgs(configs.NormalizeArgs(args))
@@ -78,7 +81,6 @@ settings: files.roots says where files may be, commands which programs hooks may
 			return nil
 		},
 	}
-	root.SetVersionTemplate("{{.Name}} {{.Version}}\n") // as all programs print it
 	root.Flags().SortFlags = false
 	root.PersistentFlags().SortFlags = false
 	if err := configs.AddFlags[configs.Agent]("edgeagent", root.PersistentFlags()); err != nil {

@@ -15,6 +15,9 @@ import (
 
 // Main is the program edgediscovery. It returns the exit code: 0, 1 when it failed, 2 when the command line is wrong.
 func Main(args []string, stdout, stderr io.Writer) int {
+	if daemon.PrintVersion("edgediscovery", configs.NormalizeArgs(args), stdout) {
+		return 0
+	}
 	code := 0
 	root := newCommand(&code, stdout, stderr)
 	root.SetArgs(configs.NormalizeArgs(args))
@@ -54,7 +57,6 @@ over gRPC at agent-registration.sock in handlers.dir, as Akri's handlers do. Han
 			return nil
 		},
 	}
-	root.SetVersionTemplate("{{.Name}} {{.Version}}\n") // as all programs print it
 	root.Flags().SortFlags = false
 	if err := configs.AddFlags[configs.Discovery]("edgediscovery", root.Flags()); err != nil {
 		root.RunE = func(*cobra.Command, []string) error { return err }

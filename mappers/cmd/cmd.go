@@ -52,6 +52,9 @@ type Program[D any] struct {
 
 // Main runs the program and returns its exit code: 0, 1 when it failed, 2 when it was told something impossible.
 func (p Program[D]) Main(args []string, stdout, stderr io.Writer) int {
+	if daemon.PrintVersion(p.Name, configs.NormalizeArgs(args), stdout) {
+		return 0
+	}
 	code := 0
 	root := p.root(&code, stdout, stderr)
 	root.SetArgs(configs.NormalizeArgs(args))
@@ -99,7 +102,6 @@ func (p Program[D]) root(code *int, stdout, stderr io.Writer) *cobra.Command {
 			return nil
 		},
 	}
-	root.SetVersionTemplate("{{.Name}} {{.Version}}\n")
 	root.Flags().SortFlags = false
 	if err := configs.AddFlags[configs.Mapper[D]](p.Name, root.Flags()); err != nil {
 		root.RunE = func(*cobra.Command, []string) error { return err }

@@ -123,7 +123,7 @@ func (b *releaseBuild) compile(arch string, programs ...string) error {
 		return err
 	}
 	cmd := b.command("go", append([]string{
-		"build", "-trimpath", "-buildvcs=auto", "-ldflags", "-s -w -X github.com/edgebus/edgebus/broker/daemon.version=" + b.version, "-o", dir + "/",
+		"build", "-tags", "grpcnotrace", "-trimpath", "-buildvcs=auto", "-ldflags", "-s -w -X github.com/edgebus/edgebus/broker/daemon.version=" + b.version, "-o", dir + "/",
 	}, mains...)...)
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOOS=linux", "GOARCH="+arch, "GOARM=7")
 	return cmd.Run()

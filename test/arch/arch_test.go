@@ -158,6 +158,8 @@ func libraryRule(from, to string) string {
 		{"github.com/stretchr/testify", nil, "testify is for tests"},
 		{"pgregory.net/rapid", nil, "rapid is for tests"},
 		{"go.bug.st/serial", []string{"mappers/modbus"}, "a protocol's library belongs to its driver"},
+		{"text/template", []string{"cloud/templates", "scripts"}, "a program that can run templates keeps every method of every type, a quarter of its size: only the hub's templates are worth it"},
+		{"html/template", nil, "a program that can run templates keeps every method of every type, a quarter of its size"},
 		{"github.com/gopcua/opcua", nil, "gopcua is for tests: it must not be pointed at servers that are not trusted"},
 	} {
 		inside := isBelow(from, rule.homes...)
@@ -323,6 +325,49 @@ func TestProgramsLinkOnlyTheirOwn(t *testing.T) {
 			t.Errorf("%s uses cgo: programs are built without", p.path())
 		}
 	}
+}
+
+// protocols are the packages of each protocol: ours, and the libraries that only its own programs are linked with.
+var protocols = map[string][]string{
+	"bacnet": {modulePath + "mappers/bacnet"}, "http": {modulePath + "mappers/http"}, "modbus": {modulePath + "mappers/modbus", "go.bug.st/serial"},
+	"mqtt": {modulePath + "mappers/mqtt"}, "opcua": {modulePath + "mappers/opcua"}, "snmp": {modulePath + "mappers/snmp", "github.com/gosnmp"},
+	"virtual": {modulePath + "mappers/virtual"}, "dmi": {modulePath + "mappers/dmi"}, "": {"github.com/gopcua"},
+}
+
+func TestNoProgramHasTheProtocolOfAnother(t *testing.T) {
+	programs := 0
+	for _, p := range listPackages(t) {
+		role, name := filepath.Split(p.path())
+		if !strings.HasSuffix(role, "/cmd/") {
+			continue
+		}
+		programs++
+		for protocol, packages := range protocols {
+			if name == "mapper-"+protocol {
+				continue
+			}
+			for _, dep := range p.Deps {
+				finds := (name == "edgediscovery" || name == "discovery-"+protocol) && dep == modulePath+"mappers/"+protocol+"/wire"
+				if isBelow(dep, packages...) && !finds {
+					t.Errorf("%s links %s, which is for %s", p.path(), dep, protocol)
+				}
+			}
+		}
+		if grpc := name == "edgediscovery" || strings.HasPrefix(name, "discovery-") || name == "mapper-dmi"; !grpc && slices.ContainsFunc(p.Deps, func(dep string) bool { return isBelow(dep, "google.golang.org/grpc") }) && role != "cloud/cmd/" {
+			t.Errorf("%s links gRPC", p.path())
+		}
+	}
+	require.Greater(t, programs, 15)
+}
+
+func TestNoCommandHasATemplate(t *testing.T) {
+	visitSources(t, func(path string, text []byte) {
+		for _, name := range []string{"SetVersion" + "Template(", "SetUsage" + "Template(", "SetHelp" + "Template("} {
+			if strings.Contains(string(text), name) {
+				t.Errorf("%s: %s links templates, and with them every method of every type: see daemon.PrintVersion", path, name)
+			}
+		}
+	})
 }
 
 func TestTopLevel(t *testing.T) {

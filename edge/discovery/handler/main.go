@@ -18,6 +18,9 @@ import (
 // line is wrong.
 func Main(p Program, args []string, stdout, stderr io.Writer) int {
 	name := "discovery-" + strings.ToLower(p.Name)
+	if daemon.PrintVersion(name, args, stdout) {
+		return 0
+	}
 	o := Options{Dir: configs.HandlersDir}
 	if dir := os.Getenv("DISCOVERY_HANDLERS_DIRECTORY"); dir != "" {
 		o.Dir = dir
@@ -45,7 +48,6 @@ handler, or can't look from where it runs, such as another network namespace or 
 			return nil
 		},
 	}
-	root.SetVersionTemplate("{{.Name}} {{.Version}}\n") // as all programs print it
 	f := root.Flags()
 	f.SortFlags = false
 	f.StringVar(&o.Dir, "dir", o.Dir, "directory of edgediscovery's socket, which the handler's goes to as well; also DISCOVERY_HANDLERS_DIRECTORY")

@@ -225,6 +225,9 @@ func (w *writer) scalar(k Kind, x any) error {
 	case Status:
 		w.uint32(uint32(x))
 	case Value:
+		if k != KindVariant {
+			return fmt.Errorf("a value of type %s can't be written", k)
+		}
 		return w.value(x)
 	case Structure:
 		w.nodeID(x.Type)
