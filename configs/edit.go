@@ -234,6 +234,9 @@ func scalarNode(value string) *yaml.Node {
 
 // WriteFileLike writes a file whole or not at all, durably, with the mode and owner of another one, which may be itself.
 func WriteFileLike(file, like string, text []byte) error {
+	if target, err := filepath.EvalSymlinks(file); err == nil {
+		file = target // the link stays
+	}
 	mode := fs.FileMode(0o640)
 	if info, err := os.Stat(like); err == nil {
 		mode = info.Mode().Perm()
@@ -269,6 +272,11 @@ func RemoveUser[T Hub | Core](program, file, name string) error {
 }
 
 func editUsers[T Hub | Core](program, file string, edit func([]byte) ([]byte, error)) error {
+	unlock, err := lockDir(filepath.Dir(file)) // of two commands at once neither undoes what the other has written
+	if err != nil {
+		return err
+	}
+	defer unlock()
 	text, err := os.ReadFile(file)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err

@@ -1,11 +1,16 @@
 package configs
 
 import (
+	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
+	"sync"
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/edgebus/edgebus/topics/password"
 )
 
 func TestEditChangesSettingsAndNothingElse(t *testing.T) {
@@ -75,4 +80,33 @@ func TestEditLeavesAliasesWhole(t *testing.T) {
 	require.Equal(t, "link: {tls: {cert: /y, key: /z}}\n", string(text), "both are replaced")
 	_, err = addUserTo([]byte("auth:\n  users: &u []\nhttp:\n  users: *u\n"), User{Name: "lamp"})
 	require.ErrorContains(t, err, "line 2: the anchor &u is used in line 4")
+}
+
+// Of commands that run at once none undoes what another has written, and a file that is a symbolic link stays one.
+func TestUsersAddedAtOnceAreAllThere(t *testing.T) {
+	dir, elsewhere := t.TempDir(), filepath.Join(t.TempDir(), "kept.yaml")
+	require.NoError(t, os.WriteFile(elsewhere, []byte("# ours\n"), 0o600))
+	file := filepath.Join(dir, "hub.yaml")
+	require.NoError(t, os.Symlink(elsewhere, file))
+	var all sync.WaitGroup
+	failed := make([]error, 20)
+	for i := range failed {
+		all.Go(func() {
+			failed[i] = AddUser[Hub]("cloudhub", file, User{Name: fmt.Sprint("u", i), Role: "operator", Nodes: []string{"*"}, PasswordHash: password.NewHash([]byte("word"))})
+		})
+	}
+	all.Wait()
+	require.NoError(t, errors.Join(failed...))
+	cfg, err := Load[Hub]("cloudhub", file, nil)
+	require.NoError(t, err)
+	require.Len(t, cfg.Auth.Users, len(failed))
+	to, err := os.Readlink(file)
+	require.NoError(t, err)
+	require.Equal(t, elsewhere, to)
+	text, err := os.ReadFile(elsewhere)
+	require.NoError(t, err)
+	require.Contains(t, string(text), "# ours")
+	info, err := os.Stat(elsewhere)
+	require.NoError(t, err)
+	require.Equal(t, os.FileMode(0o600), info.Mode().Perm())
 }

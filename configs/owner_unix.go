@@ -24,6 +24,18 @@ func copyOwner(old string, f *os.File) error {
 	return nil
 }
 
+// lockDir waits until no other process holds the lock of a directory, and holds it until unlock is called.
+func lockDir(name string) (unlock func(), err error) {
+	dir, err := os.Open(name)
+	if err != nil {
+		return nil, err
+	}
+	if err := syscall.Flock(int(dir.Fd()), syscall.LOCK_EX); err != nil {
+		return nil, errors.Join(err, dir.Close())
+	}
+	return func() { _ = dir.Close() }, nil
+}
+
 // isWritableDir reports whether this process may make files in a directory.
 func isWritableDir(name string) bool {
 	info, err := os.Stat(name)

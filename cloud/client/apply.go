@@ -58,12 +58,20 @@ func Documents(text []byte) (all []Document) {
 		}
 		number++
 		if err != nil {
-			all = append(all, Document{Number: number, Err: resource.Errorf(resource.Invalid, "", "is not YAML: %v", err)})
+			all = append(all, Document{Number: number, Err: notYAML(part, err)})
 			continue
 		}
 		all = append(all, newDocument(number, body))
 	}
 	return all
+}
+
+func notYAML(text string, err error) error {
+	advice := ""
+	if strings.HasPrefix(text, "\t") || strings.Contains(text, "\n\t") {
+		advice = " (it is indented with a tab: YAML wants spaces)"
+	}
+	return resource.Errorf(resource.Invalid, "", "is not YAML: %v%s", err, advice)
 }
 
 // jsonDocuments reads one JSON object after the other, if that is what text is.
@@ -94,7 +102,10 @@ func newDocument(number int, body []byte) Document {
 	for _, body := range bodies {
 		var o Object
 		if err := json.Unmarshal(body, &o); err != nil {
-			d.Err = resource.Errorf(resource.Invalid, "", "is no object: %v", err)
+			d.Err = resource.Errorf(resource.Invalid, "", "is no object with apiVersion, kind and metadata: %.60q", body)
+			if wrong := new(json.UnmarshalTypeError); errors.As(err, &wrong) && wrong.Field != "" {
+				d.Err = resource.Errorf(resource.Invalid, wrong.Field, "can't be a %s", wrong.Value)
+			}
 			return d
 		}
 		if err := o.named(); err != nil {
@@ -108,9 +119,11 @@ func newDocument(number int, body []byte) Document {
 
 // named checks that an object has an apiVersion, a kind and a name.
 func (o Object) named() error {
-	for _, field := range []struct{ name, value string }{{"apiVersion", o.APIVersion}, {"kind", o.Kind}, {"metadata.name", o.Metadata.Name}} {
+	for _, field := range []struct{ name, value, example string }{
+		{"apiVersion", o.APIVersion, ", such as edgebus.io/v1alpha1: edgebus kinds lists them"}, {"kind", o.Kind, ", such as Device: edgebus kinds lists them"}, {"metadata.name", o.Metadata.Name, ""},
+	} {
 		if field.value == "" {
-			return resource.Errorf(resource.Invalid, field.name, "is missing")
+			return resource.Errorf(resource.Invalid, field.name, "is missing%s", field.example)
 		}
 	}
 	return nil

@@ -333,7 +333,7 @@ func TestDocuments(t *testing.T) {
 		"no object":      {"hello", []int{0}, "is no object"},
 		"no kind":        {"apiVersion: v1\nmetadata: {name: a}", []int{0}, "kind: is missing"},
 		"no name":        {"apiVersion: v1\nkind: A", []int{0}, "metadata.name: is missing"},
-		"odd metadata":   {"apiVersion: v1\nkind: A\nmetadata: 3", []int{0}, "is no object"},
+		"odd metadata":   {"apiVersion: v1\nkind: A\nmetadata: 3", []int{0}, "metadata: can't be a number"},
 		"item no object": {"kind: List\nitems: [3]", []int{0}, "is no object"},
 		"empty":          {"# nothing\n", nil, ""},
 	} {

@@ -142,7 +142,28 @@ func (c *Client) Kind(ctx context.Context, name string) (Kind, error) {
 
 // KindOf finds the kind by an object's apiVersion and kind.
 func (c *Client) KindOf(ctx context.Context, o resource.TypeMeta) (Kind, error) {
-	return c.find(ctx, o.Kind+" of "+o.APIVersion, func(k Kind) bool { return k.Name == o.Kind && k.APIVersion() == o.APIVersion })
+	k, err := c.find(ctx, o.Kind+" of "+o.APIVersion, func(k Kind) bool { return k.Name == o.Kind && k.APIVersion() == o.APIVersion })
+	if !errors.Is(err, resource.NotFound) {
+		return k, err
+	}
+	all, listErr := c.Kinds(ctx)
+	if listErr != nil {
+		return k, err
+	}
+	var versions, names []string
+	for _, known := range all {
+		names = append(names, known.Name)
+		if known.Name == o.Kind {
+			versions = append(versions, known.APIVersion())
+		}
+	}
+	if len(versions) > 0 {
+		return k, resource.Errorf(resource.NotFound, "", "the hub knows no kind %s of %s: its apiVersion is %s", o.Kind, o.APIVersion, strings.Join(versions, ", or "))
+	}
+	if near := resource.DidYouMean(o.Kind, names); near != "" {
+		return k, resource.Errorf(resource.NotFound, "", "the hub knows no kind %s of %s%s", o.Kind, o.APIVersion, near)
+	}
+	return k, err
 }
 
 func (c *Client) find(ctx context.Context, name string, is func(Kind) bool) (Kind, error) {

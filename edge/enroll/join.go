@@ -132,9 +132,10 @@ func Join(ctx context.Context, o JoinOptions) (j JoinResult, err error) {
 
 // parse checks what was given, and takes the pin and the node's name out of a token.
 func (o *JoinOptions) parse() (pin []byte, err error) {
+	given := o.Hub
 	o.Hub = HubAddress(o.Hub)
 	if strings.Contains(o.Hub, "/") {
-		return nil, fmt.Errorf("%.100q is no hub's address: give the host, and the port of its MQTT over TLS if it isn't 8883, such as hub.example.org:8883", o.Hub)
+		return nil, fmt.Errorf("%.100q is no hub's address: without http:// or the like, give the host, and the port of its MQTT over TLS if it isn't 8883, such as hub.example.org:8883", given)
 	}
 	if o.Pin != "" {
 		sum, err := resource.ParseFingerprint(o.Pin)

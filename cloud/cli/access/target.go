@@ -78,6 +78,9 @@ func (p *Target) bearerToken() (string, error) {
 		return p.Token, nil
 	}
 	text, err := os.ReadFile(p.TokenFile)
+	if err != nil {
+		return "", fmt.Errorf("the bearer token: %w", err)
+	}
 	token := strings.TrimSpace(string(text))
 	if err == nil && token == "" {
 		err = fmt.Errorf("%s holds no token", p.TokenFile)
@@ -87,9 +90,9 @@ func (p *Target) bearerToken() (string, error) {
 
 // tlsConfig is the TLS configuration for the hub.
 func (p *Target) tlsConfig() (*tls.Config, error) {
-	ca, caErr := readUnlessGiven(p.CertificateAuthorityData, p.CertificateAuthority)
-	cert, certErr := readUnlessGiven(p.ClientCertificateData, p.ClientCertificate)
-	key, keyErr := readUnlessGiven(p.ClientKeyData, p.ClientKey)
+	ca, caErr := readUnlessGiven("the authority's certificate", p.CertificateAuthorityData, p.CertificateAuthority)
+	cert, certErr := readUnlessGiven("the client certificate", p.ClientCertificateData, p.ClientCertificate)
+	key, keyErr := readUnlessGiven("the key of the client certificate", p.ClientKeyData, p.ClientKey)
 	if err := errors.Join(caErr, certErr, keyErr); err != nil {
 		return nil, err
 	}
@@ -111,11 +114,15 @@ func (p *Target) tlsConfig() (*tls.Config, error) {
 }
 
 // readUnlessGiven is data, or what is in the file if there is none.
-func readUnlessGiven(data []byte, file string) ([]byte, error) {
+func readUnlessGiven(what string, data []byte, file string) ([]byte, error) {
 	if len(data) > 0 || file == "" {
 		return data, nil
 	}
-	return os.ReadFile(file)
+	data, err := os.ReadFile(file)
+	if err != nil {
+		err = fmt.Errorf("%s: %w", what, err)
+	}
+	return data, err
 }
 
 // Validate validates a hub's addresses and credentials before a request is sent.

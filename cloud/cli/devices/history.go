@@ -74,7 +74,7 @@ func (o *historyOptions) run(ctx context.Context, out io.Writer, device, propert
 		return exitcode.Errorf(exitcode.Misused, "--since must be longer ago than --until")
 	}
 	if property == "" && !o.csv && !o.delete {
-		return exitcode.Errorf(exitcode.Misused, "name the property to draw, or export all of them with --csv")
+		return exitcode.Errorf(exitcode.Misused, "name the property to draw: edgebus history %s PROPERTY; or export all of them with --csv", device)
 	}
 	var d resource.Device
 	if _, err := o.ReadObject(ctx, resource.KindDevice, device, &d); err != nil {

@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/edgebus/edgebus/cloud/cli"
+	"github.com/edgebus/edgebus/cloud/cli/exitcode"
 	"github.com/edgebus/edgebus/test/clitest"
 )
 
@@ -18,7 +19,7 @@ func TestNoBrokerIsToldFromAnEmptyTree(t *testing.T) {
 	defer silent.Close()
 	for _, server := range []string{clitest.StartHangingUpListener(t), "mqtt://" + silent.Addr().String(), "mqtt://127.0.0.1:1"} {
 		var out, errs bytes.Buffer
-		require.Equal(t, 1, cli.Run([]string{"tree", "n1", "--once", "--server", server}, &out, &errs))
+		require.Equal(t, exitcode.Unreachable, cli.Run([]string{"tree", "n1", "--once", "--server", server}, &out, &errs))
 		require.Contains(t, errs.String(), "no connection to "+server)
 		require.NotContains(t, errs.String(), "nothing is known")
 	}

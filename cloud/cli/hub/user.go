@@ -58,6 +58,9 @@ http.tls.clientCA signs and whose common name is NAME.
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			u.Name, u.Role = args[0], topics.Role(role)
+			if !slices.Contains(userRoles, role) {
+				return exitcode.Errorf(exitcode.Misused, "--role %q is none: it is %s", role, strings.Join(userRoles, ", "))
+			}
 			file, before, err := f.load()
 			if err != nil {
 				return err
@@ -86,7 +89,7 @@ http.tls.clientCA signs and whose common name is NAME.
 	cmd.Flags().StringSliceVar(&u.Nodes, "nodes", nil, "the user's nodes, as names and patterns: 'hall-*'; '*' for all. An operator or viewer needs them")
 	cmd.Flags().BoolVar(&byCertificate, "certificate", false, "the user has no password, and signs in with a certificate")
 	_ = cmd.MarkFlagRequired("role")
-	_ = cmd.RegisterFlagCompletionFunc("role", cobra.FixedCompletions([]string{"operator", "viewer", "node", "controller", "enroller"}, cobra.ShellCompDirectiveNoFileComp))
+	_ = cmd.RegisterFlagCompletionFunc("role", cobra.FixedCompletions(userRoles, cobra.ShellCompDirectiveNoFileComp))
 	cmd.ValidArgsFunction = cobra.NoFileCompletions
 	f.register(cmd)
 	return cmd
@@ -126,6 +129,8 @@ their hashes not shown. People who sign in at an OpenID Connect provider, and to
 	f.register(cmd)
 	return cmd
 }
+
+var userRoles = []string{"operator", "viewer", "node", "controller", "enroller"}
 
 // userRow is a user as it is listed.
 type userRow struct {

@@ -2,6 +2,7 @@ package objects
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"io"
 	"io/fs"
@@ -69,6 +70,9 @@ func readManifests(paths []string, recursive bool, stdin io.Reader) (all []manif
 // manifestFiles are the files that a path means.
 func manifestFiles(path string, recursive bool) (files []string, err error) {
 	info, err := os.Stat(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("-f %s: there is no such file or directory here", path)
+	}
 	if err != nil {
 		return nil, err
 	}
