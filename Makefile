@@ -66,7 +66,7 @@ e2e: needs needs-shells $(TOOLS)/gotestsum $(TOOLS)/kubectl $(TOOLS)/oidc-provid
 	@$(call TESTS,e2e,./test/e2e/... ./test/kube/...,$(PARALLEL) -count=1 -timeout 10m)
 
 .PHONY: interop
-interop: needs needs-clients $(TOOLS)/gotestsum $(TOOLS)/kubectl build ## try the MQTT clients, brokers and kubectl of others with the programs, and flood them
+interop: needs needs-clients $(TOOLS)/gotestsum $(TOOLS)/kubectl $(TOOLS)/kubeedge-mapper build ## try the MQTT clients, brokers and kubectl of others with the programs, and flood them
 	@$(call TESTS,interop,./test/interop/... ./test/flood/...,-count=1 -timeout 10m -p 1)
 	@$(call TESTS,kubectl,./test/e2e,-count=1 -run TestScripts/kubectl-verbs,ALL_TESTS=1)
 
@@ -217,6 +217,11 @@ $(TOOLS)/controller: test/tools/controller/go.mod test/tools/controller/go.sum t
 
 $(TOOLS)/helm: test/tools/helm/go.mod test/tools/helm/go.sum
 	@$(STAGE) $(@F) env -C test/tools/helm CGO_ENABLED=0 go build -trimpath -ldflags '-s -w' -o $(TOOLS)/helm helm.sh/helm/v3/cmd/helm
+	@touch $@
+
+# A mapper made with KubeEdge's framework, for the bridge that KubeEdge's mappers register with.
+$(TOOLS)/kubeedge-mapper: test/tools/kubeedge/go.mod test/tools/kubeedge/go.sum test/tools/kubeedge/main.go
+	@$(STAGE) $(@F) env -C test/tools/kubeedge CGO_ENABLED=0 go build -trimpath -ldflags '-s -w' -o $(TOOLS)/kubeedge-mapper .
 	@touch $@
 
 # An OpenID Connect provider, for the tests of signing in.
