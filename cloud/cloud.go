@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"runtime/debug"
+	"sync/atomic"
 
 	"github.com/rs/zerolog"
 
@@ -35,6 +36,7 @@ import (
 	"github.com/edgebus/edgebus/configs"
 	"github.com/edgebus/edgebus/topics"
 	"github.com/edgebus/edgebus/topics/link"
+	"github.com/edgebus/edgebus/topics/resource"
 )
 
 // LogDir is where the hub's log is in its data directory: objects, what nodes reported, sessions, retained messages and wills.
@@ -103,9 +105,11 @@ func Run(ctx context.Context, o Options) (err error) {
 	auditLog := brokerOptions.Audit
 
 	// Objects, by the rules for all of them, and what happened to them.
+	var treeOfNodes atomic.Pointer[twin.Twins]
 	registry := objects.New(objects.Options{
 		Reader: st, Writer: secrets, Derived: st, Log: log, Seal: secrets.key, Managers: api.Managers(), Audit: auditWrites(auditLog),
 		NodeReferences: nodeReferences(st), Fetched: sources.IsFetched(st),
+		DeviceSettings: func(node string) []resource.ProtocolSettings { return readDeviceSettings(treeOfNodes.Load(), node) },
 	})
 	recorder := events.New(events.Options{
 		Reader: st, Writer: st, Log: log, Keep: cfg.Limits.Events.Age, Most: cfg.Limits.Events.Count,
@@ -136,6 +140,7 @@ func Run(ctx context.Context, o Options) (err error) {
 	if err != nil {
 		return err
 	}
+	treeOfNodes.Store(twins)
 
 	if watched, err = openAlerts(cfg, metrics, twins.Retained, publish, log); err != nil {
 		return err

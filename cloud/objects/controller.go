@@ -9,6 +9,9 @@ import (
 	"github.com/edgebus/edgebus/cloud/store"
 )
 
+// controllerOrigin is what the origin of controllers begins with. Nobody reads warnings of what they write.
+const controllerOrigin = "controller/"
+
 // Controller reads and writes objects in a controller's name: the field manager of what it writes, and the user in the
 // audit log. It may write status and owner. The functions of this file are its methods, with a type parameter: Go has none
 // for methods. T is the Go type of a kind, such as resource.Node, and a key needs no Kind.
@@ -24,7 +27,7 @@ func (s *Registry) Controller(name string) *Controller { return &Controller{s, n
 func anyOwner(string) bool { return true }
 
 func (c *Controller) write(part WrittenPart) *WriteOptions {
-	return &WriteOptions{Manager: c.name, Origin: "controller/" + c.name, MaySetOwner: anyOwner, Part: part}
+	return &WriteOptions{Manager: c.name, Origin: controllerOrigin + c.name, MaySetOwner: anyOwner, Part: part}
 }
 
 func (c *Controller) audit(action string, key store.Key, err error) {

@@ -162,6 +162,25 @@ func warnMissingReferences(ctx context.Context, r store.Reader, old, next any) (
 	return warnings
 }
 
+// mostSettingWarnings bounds what is said of one Device.
+const mostSettingWarnings = 10
+
+// warnSettings names what none of the node's mappers of the protocol takes: what the one says that takes the most. A mapper that hasn't said which settings it
+// has takes any.
+func warnSettings(p resource.Protocol, list []resource.ProtocolSettings) (warnings []string) {
+	asked := false
+	for _, s := range list {
+		if !slices.ContainsFunc(s.Protocols, func(name string) bool { return resource.SameProtocol(name, p.Type) }) {
+			continue
+		}
+		wrong := s.CheckDevice(p.Config)
+		if !asked || len(wrong) < len(warnings) {
+			asked, warnings = true, wrong
+		}
+	}
+	return warnings[:min(len(warnings), mostSettingWarnings)]
+}
+
 // warnModes names permissions that were written in octal, where the number is decimal: 644 is 1204 in octal. Those up to 777 in octal that
 // look so are left alone, for they are as good as any: 420 is 0644.
 func warnModes(at string, spec resource.NodeSpec) (warnings []string) {

@@ -30,21 +30,14 @@ protocol is "bacnet". The Device says where it is, by its address, by its number
   protocol: {type: bacnet, config: {device: "1234"}}        # found by Who-Is
   protocol: {type: bacnet, config: {address: "10.0.0.9", network: "5", mac: "0b"}}   # behind a router
 
-  priority: 1 to 16, of what is written (16)      maxProperties: in one request (learnt)
-  cov: false to read instead of subscribing       covLifetime: 5m      timeout: 3s
-
-and its model's visitors say which object is which property:
-
-  object: analogInput:3 or AI:3     property: presentValue (or another, or its number)
-  index: of an array    bit: of a bit string    priority: of this property
-  type: real double unsigned signed enumerated boolean string   of what is written, where the object doesn't say
-
-Writing null relinquishes what was written with the priority. mapper-bacnet scan finds devices,
+and its model's visitors say which object is which property. A desired value that is cleared
+relinquishes what was written with the priority. mapper-bacnet scan finds devices,
 browse writes a Device and a DeviceModel of one, simulate is one to try it on.`,
 		Example: `  mapper-bacnet                        # the node on this host
   mapper-bacnet scan
   mapper-bacnet browse 1234 --node node1 | edgebus apply -f -
   mapper-bacnet read 10.0.0.9 AI:3`,
+		Table: protocolSettings,
 		Driver: func(c configs.BACnet, _ *mappers.Options) (mappers.Driver, error) {
 			return New(Options{Listen: c.Listen, Broadcast: c.Broadcast, BBMD: c.BBMD, Timeout: c.Timeout}), nil
 		},

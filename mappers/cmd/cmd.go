@@ -24,6 +24,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strconv"
+	"strings"
+	"text/tabwriter"
 
 	"github.com/rs/zerolog"
 	"github.com/spf13/cobra"
@@ -42,6 +45,8 @@ type Program[D any] struct {
 	// Settings are the settings of D as YAML, with a comment and the default for each: what --help, --print-config and
 	// the configuration file know. The programs in this repository have theirs in configs.
 	Settings string
+	// Table are the settings of the protocol's devices, which --help lists.
+	Table mappers.ProtocolSettings
 	// Driver makes the driver and may change the options that follow from its settings.
 	Driver func(settings D, o *mappers.Options) (mappers.Driver, error)
 	// Run is instead of Driver, for a program that has several.
@@ -89,7 +94,7 @@ func (p Program[D]) root(code *int, stdout, stderr io.Writer) *cobra.Command {
 		configs.AddMapper(p.Name, p.Settings)
 	}
 	root := &cobra.Command{
-		Use: p.Name, Short: p.Short, Long: p.Long, Example: p.Example,
+		Use: p.Name, Short: p.Short, Long: strings.TrimSpace(p.Long + settingsHelp(p.Table)), Example: p.Example,
 		Version: daemon.Version(), Args: cobra.NoArgs, SilenceUsage: true, SilenceErrors: true,
 		RunE: func(c *cobra.Command, _ []string) error {
 			cfg, done, err := configs.LoadFlags[configs.Mapper[D]](p.Name, c.Flags(), stdout)
@@ -115,6 +120,38 @@ func (p Program[D]) root(code *int, stdout, stderr io.Writer) *cobra.Command {
 	root.AddCommand(p.Commands...)
 	root.CompletionOptions.HiddenDefaultCmd = true
 	return root
+}
+
+// settingsHelp lists the settings of a protocol's devices.
+func settingsHelp(table mappers.ProtocolSettings) string {
+	var b strings.Builder
+	w := tabwriter.NewWriter(&b, 0, 8, 2, ' ', 0)
+	for _, place := range []struct{ name, title string }{
+		{"device", "Settings of a Device, in spec.protocol.config"}, {"property", "Settings of a property, in the config of its visitor"},
+		{"event", "Settings of an event"}, {"command", "Settings of a command"},
+	} {
+		list := table.SettingsFor(place.name)
+		if len(list) == 0 {
+			continue
+		}
+		fmt.Fprintf(w, "\n\n%s:\n", place.title)
+		for _, s := range list {
+			fmt.Fprintf(w, "\n  %s\t%s", s.Name, s.Help)
+			switch {
+			case len(s.Enum) > 0 && len(s.Enum) < 8:
+				fmt.Fprintf(w, ": %s", strings.Join(s.Enum, ", "))
+			case s.Minimum != nil && s.Maximum != nil:
+				fmt.Fprintf(w, ", %s to %s", strconv.FormatFloat(*s.Minimum, 'f', -1, 64), strconv.FormatFloat(*s.Maximum, 'f', -1, 64))
+			}
+			if s.Default != "" {
+				fmt.Fprintf(w, " (default: %s)", s.Default)
+			} else if s.Required {
+				fmt.Fprint(w, "; required")
+			}
+		}
+	}
+	_ = w.Flush() // to memory
+	return b.String()
 }
 
 // newHealth makes the command that asks whether the mapper runs.

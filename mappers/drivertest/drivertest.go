@@ -7,6 +7,8 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"os"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -385,14 +387,15 @@ func RunSettings(t *testing.T, driver SettingsDriver, device, visitor map[string
 			d := mappers.Device{Config: maps.Clone(device)}
 			p := mappers.Property{Name: "x", Visited: true, Config: map[string]string{}}
 			for _, s := range table.SettingsFor(place) {
-				if s.Required && place != "device" {
-					p.Config[s.Name] = visitor[s.Name]
+				if value, needed := visitor[s.Name]; needed && place != "device" {
+					p.Config[s.Name] = value
 				}
 			}
 			switch place {
 			case "device":
 				d.Config[name] = "?"
 			case "property":
+				p.Type = mappers.Int
 				d.Properties = []mappers.Property{p}
 			case "event":
 				d.Events = []mappers.Property{p}
@@ -412,6 +415,43 @@ func RunSettings(t *testing.T, driver SettingsDriver, device, visitor map[string
 			requireTrue(t, saysUnknown(err), "%s: what is not in the table is taken: %v", place, err)
 		}
 	}
+}
+
+// RunSettingsPage holds the page about a protocol's settings against its table: each of them is there, with its default where the page has a
+// row for it, and a table whose first column is of settings has no others.
+func RunSettingsPage(t *testing.T, table mappers.ProtocolSettings, page string) {
+	t.Helper()
+	text, err := os.ReadFile(page)
+	noError(t, err, page)
+	known := map[string]bool{}
+	for _, place := range []string{"device", "property", "event", "command"} {
+		for _, s := range table.SettingsFor(place) {
+			for _, name := range append([]string{s.Name}, s.Aliases...) {
+				known[name] = true
+				requireTrue(t, strings.Contains(string(text), "`"+name+"`"), "%s doesn't name the setting %s", page, name)
+			}
+			rows := settingRow(s.Name).FindAllString(string(text), -1)
+			told := slices.ContainsFunc(rows, func(row string) bool { return strings.Contains(row, s.Default) })
+			requireTrue(t, len(rows) == 0 || told, "%s doesn't say that the default of %s is %s", page, s.Name, s.Default)
+		}
+	}
+	for _, rows := range settingTable.FindAllStringSubmatch(string(text), -1) {
+		for _, row := range strings.Split(strings.TrimSpace(rows[1]), "\n") {
+			for _, name := range quoted.FindAllStringSubmatch(strings.Split(row, "|")[1], -1) {
+				requireTrue(t, known[name[1]], "%s has a setting %s that the driver hasn't", page, name[1])
+			}
+		}
+	}
+}
+
+var (
+	settingTable = regexp.MustCompile(`(?m)^\| setting[^\n]*\n\|[-|]+\n((?:\|[^\n]*\n)+)`)
+	quoted       = regexp.MustCompile("`([^`]+)`")
+)
+
+// settingRow finds the rows of a setting.
+func settingRow(name string) *regexp.Regexp {
+	return regexp.MustCompile("(?m)^\\|[^|]*`" + regexp.QuoteMeta(name) + "`[^|]*\\|.*$")
 }
 
 // saysUnknown reports whether a driver says of a setting that it has none of that name.

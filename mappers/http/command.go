@@ -33,6 +33,7 @@ secret, takes POST /hooks/{device}/{secret} at driver.hooks.`,
 		Example: `  mapper-http                                     # the node on this host
   mapper-http read http://10.0.0.9/status relays[0].on
   mapper-http browse http://10.0.0.9/status --name relay --node node1 | edgebus apply -f -`,
+		Table: protocolSettings,
 		Driver: func(c configs.HTTPMapper, _ *mappers.Options) (mappers.Driver, error) {
 			return New(Options{Hooks: c.Hooks, CredentialsDir: c.CredentialsDir, Timeout: c.Timeout}), nil
 		},

@@ -8,4 +8,5 @@ import (
 
 func TestTheTableOfSettingsIsWhatIsChecked(t *testing.T) {
 	drivertest.RunSettings(t, &Driver{}, map[string]string{"url": "http://10.0.0.9"}, map[string]string{"write": "POST /x"})
+	drivertest.RunSettingsPage(t, protocolSettings, "../../docs/http.md")
 }

@@ -26,24 +26,14 @@ protocol is "modbus". The Device says where it is:
   protocol: {type: modbus, config: {address: "tcp://10.0.0.5:502", unit: 1}}
   protocol: {type: modbus, config: {address: "rtu:///dev/ttyUSB0", unit: 7, baud: 19200, parity: even}}
 
-and its model's visitors say which register is which property:
-
-  register:  coil, discrete-input, holding or input    address: 0
-  type:      bool int16 uint16 int32 uint32 int64 uint64 float32 float64
-             bcd16 bcd32 unixtime32 string (length: 8)     bit: 3   bits: 4-7
-  scale: 0.1   scaleFrom: 40076   offset: -40   wordOrder: low-first   byteOrder: little
-
-or which point of SunSpec: sunspec: inverter/W. A device's habits are set in its protocol config:
-
-  timeout  gap  maxRegisters  pause  connectDelay  connect: keep, cycle or request
-  write: single or multiple  strict
-
-docs/models.md explains them. KubeEdge's spellings (HoldingRegister, offset, limit, isSwap, isRegisterSwap) are understood, too.
+and its model's visitors say which register is which property, or which point of SunSpec.
+docs/models.md explains it. KubeEdge's spellings (HoldingRegister, offset, limit, isSwap, isRegisterSwap) are understood, too.
 scan and read find out what a device has, and simulate is one to try it on.`,
 		Example: `  mapper-modbus                                    # the node on this host
   mapper-modbus simulate --listen 127.0.0.1:1502   # in another window
   mapper-modbus scan 10.0.0.5 --node plant1        # a Device and a DeviceModel of what is there
   mapper-modbus --server mqtts://10.0.0.7:8883 --tls-ca ca.pem --user m1`,
+		Table: protocolSettings,
 		Driver: func(c configs.Modbus, o *mappers.Options) (mappers.Driver, error) {
 			o.ProbeTimeout = c.ProbeTimeout
 			return New(Options{Timeout: c.Timeout}), nil

@@ -520,7 +520,6 @@ and its model's visitors say which topic and which part of the JSON is which pro
 
   state: "{topic}"         path: state         where the value is read
   command: "{topic}/set"   payload: '{"state":{json}}'   where it is written, and how
-  qos: 1     retain: false of commands
 
 {topic} stands for the Device's setting of that name. Without a payload the value is sent as JSON at the
 path, and by itself where there is no path. A device of Sparkplug B has sparkplug: group/edge node/device,
@@ -528,6 +527,7 @@ and its visitors have metric: Level. docs/mqtt-devices.md has examples.`,
 		Example: `  mapper-mqtt                                      # the node on this host
   mapper-mqtt browse --node house                  # what zigbee2mqtt has, as manifests
   mapper-mqtt --server unix:///run/edgebus/mqtt.sock`,
+		Table: protocolSettings,
 		Driver: func(c configs.MapperMQTT, o *mappers.Options) (mappers.Driver, error) {
 			o.Collect = collectCycle
 			return New(Options{Timeout: c.Timeout, Broker: client.Options{

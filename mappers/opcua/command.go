@@ -29,18 +29,7 @@ protocol is "opcua". The Device says where the server is, and how it is signed i
 
   protocol: {type: opcua, config: {endpoint: "opc.tcp://10.0.0.5:4840"}}
 
-  securityPolicy: auto None Basic256Sha256 Aes128_Sha256_RsaOaep Aes256_Sha256_RsaPss
-  securityMode: None Sign SignAndEncrypt     fingerprint: SHA-256 of the server's certificate
-  credentials: name of a file with user and password    publishingInterval: 1s (0s: read, don't subscribe)
-  maxNodes: in one request    timeout: 5s
-
-and its model's visitors say which variable is which property:
-
-  node: nsu=http://vendor/press;s=Temperature (or ns=2;s=Temperature, i=2258)
-  index: 0 (of an array)    path: Axes[1].Load (of a structure)    samplingInterval: 500ms
-
-Events of the server are events of the model: notifier (default: the server), type, source,
-minSeverity, field (what the event says; default: time, source, severity and message).
+and its model's visitors say which variable is which property, or which of the server's events.
 
 Security is the best that the server offers. The server must trust this mapper's certificate:
 mapper-opcua certificate prints it. mapper-opcua browse writes a Device and a DeviceModel.`,
@@ -48,6 +37,7 @@ mapper-opcua certificate prints it. mapper-opcua browse writes a Device and a De
   mapper-opcua endpoints opc.tcp://10.0.0.5:4840
   mapper-opcua browse opc.tcp://10.0.0.5:4840 --filter press --node node1 | edgebus apply -f -
   mapper-opcua read opc.tcp://10.0.0.5:4840 'ns=2;s=Temperature'`,
+		Table: protocolSettings,
 		Driver: func(c configs.OPCUA, _ *mappers.Options) (mappers.Driver, error) {
 			dir, err := c.Directory()
 			if err != nil {

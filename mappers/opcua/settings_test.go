@@ -8,4 +8,5 @@ import (
 
 func TestTheTableOfSettingsIsWhatIsChecked(t *testing.T) {
 	drivertest.RunSettings(t, &Driver{}, map[string]string{"endpoint": "opc.tcp://10.0.0.5"}, map[string]string{"node": "i=1", "object": "i=1", "method": "i=1"})
+	drivertest.RunSettingsPage(t, protocolSettings, "../../docs/opcua.md")
 }

@@ -35,22 +35,16 @@ protocol is "snmp". The Device says where the agent is:
   protocol: {type: snmp, config: {address: "10.0.0.9", community: public}}
   protocol: {type: snmp, config: {address: "10.0.0.9", version: "3", credentials: ups}}
 
-  maxOids: objects in one request (learnt)   trapSources: addresses that traps come from besides   timeout: 3s
-
 and its model's visitors say which object is which property, which trap is which event, and what a
-command sets:
-
-  oid: 1.3.6.1.2.1.1.3.0      scale: 0.1    hex: true (octets)
-  oid: 1.3.6.1.2.1.2.2.1.10   where: 1.3.6.1.2.1.31.1.1.1.1   is: eth0    of a table, the row where a column is so
-  type: integer unsigned counter timeticks string hex oid address         as what it is set, if not as it was read
-  trap: 1.3.6.1.6.3.1.1.5.3   value: 1.3.6.1.2.1.2.2.1.1                  of an event
-  value: 2                                                                of a command
+command sets: oid 1.3.6.1.2.1.2.2.1.10 where 1.3.6.1.2.1.31.1.1.1.1 is eth0 is a column in the row
+of a table where another column is so.
 
 mapper-snmp scan finds agents, read prints an object, browse writes a Device and a DeviceModel.`,
 		Example: `  mapper-snmp                                     # the node on this host
   mapper-snmp scan 10.0.0.0/24
   mapper-snmp browse 10.0.0.9 1.3.6.1.2.1.33 --node node1 | edgebus apply -f -
   mapper-snmp read 10.0.0.9 1.3.6.1.2.1.1.5.0`,
+		Table: protocolSettings,
 		Driver: func(c configs.SNMP, _ *mappers.Options) (mappers.Driver, error) {
 			return New(Options{Traps: c.Traps, CredentialsDir: c.CredentialsDir, Timeout: c.Timeout}), nil
 		},

@@ -421,10 +421,7 @@ func Main(args []string, stdout, stderr io.Writer) int {
 		Short: "The mapper for simulated devices",
 		Long: `mapper-virtual connects to a node's broker and simulates every Device of that node whose
 protocol is "virtual". Properties that can be written keep what is wanted; the others move by
-themselves, as their visitors say:
-
-  generator: sine, random-walk, sawtooth or constant    period: 60s
-  min, max:  between them                               value:  of constant, or at the start
+themselves, as their visitors say.
 
 Two commands are known: beep (once or twice, as the payload says) and reset.
 A read-only temperature without a generator warms with power and brightness, as a lamp does.`,
@@ -433,6 +430,7 @@ A read-only temperature without a generator warms with power and brightness, as 
   mapper-virtual --print-config > /etc/edgebus/mapper-virtual.yaml
 
   mosquitto_pub -V 5 -q 1 -p 2883 -t v1/nodes/demo/devices/lamp/desired/power -m ON`,
+		Table: protocolSettings,
 		Driver: func(c configs.Virtual, o *mappers.Options) (mappers.Driver, error) {
 			o.Collect = c.Interval
 			return New(Options{}), nil

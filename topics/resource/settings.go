@@ -3,6 +3,11 @@ package resource
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
 )
 
 // ProtocolSettings is the payload of mappers/{mapper}/settings: which settings a mapper takes, for forms and help.
@@ -27,6 +32,7 @@ type ProtocolSetting struct {
 	Enum     []string `json:"enum,omitempty"`
 	Required bool     `json:"required,omitempty"`
 	Address  bool     `json:"address,omitempty"` // it says where the device is: the ADDRESS of edgebus device add
+	Aliases  []string `json:"aliases,omitempty"` // other names that are understood
 	Help     string   `json:"help"`
 }
 
@@ -37,6 +43,77 @@ func (s ProtocolSettings) SettingsFor(place string) []ProtocolSetting {
 
 // SettingPlaces are the places of settings.
 var SettingPlaces = []string{"device", "property", "event", "command"}
+
+// names reports whether the setting is meant by a key, whose case doesn't matter.
+func (s ProtocolSetting) names(key string) bool {
+	return strings.EqualFold(s.Name, key) || slices.ContainsFunc(s.Aliases, func(alias string) bool { return strings.EqualFold(alias, key) })
+}
+
+// Check says what is wrong with a value; empty: nothing. What a mapper knows better it refuses itself.
+func (s ProtocolSetting) Check(value string) string {
+	value = strings.TrimSpace(value)
+	number, isNumber := 0.0, true
+	switch s.Type {
+	case "int":
+		n, err := strconv.ParseInt(value, 0, 64)
+		number, isNumber = float64(n), err == nil
+	case "number":
+		f, err := strconv.ParseFloat(value, 64)
+		number, isNumber = f, err == nil
+	case "boolean":
+		if _, err := strconv.ParseBool(strings.ToLower(value)); err != nil {
+			return fmt.Sprintf("%q is neither true nor false", value)
+		}
+	case "duration":
+		if _, err := time.ParseDuration(value); err != nil {
+			return fmt.Sprintf("%q is no duration, such as 500ms or 2m", value)
+		}
+	}
+	switch {
+	case !isNumber:
+		return fmt.Sprintf("%q is no %s", value, map[string]string{"int": "whole number", "number": "number"}[s.Type])
+	case len(s.Enum) > 0 && !slices.ContainsFunc(s.Enum, func(word string) bool { return strings.EqualFold(word, value) }):
+		return fmt.Sprintf("%q is none of %s", value, strings.Join(s.Enum, ", "))
+	case s.Minimum != nil && number < *s.Minimum || s.Maximum != nil && number > *s.Maximum:
+		return fmt.Sprintf("%s is not from %s to %s", value, limitText(s.Minimum), limitText(s.Maximum))
+	}
+	return ""
+}
+
+func limitText(limit *float64) string {
+	if limit == nil {
+		return "any"
+	}
+	return strconv.FormatFloat(*limit, 'f', -1, 64)
+}
+
+// CheckDevice says what a mapper with these settings won't take of a Device's spec.protocol.config: each the field and the rule. Empty values are none, and
+// what is left out may be the model's.
+func (s ProtocolSettings) CheckDevice(config map[string]Value) (wrong []string) {
+	if len(s.Device) == 0 {
+		return nil
+	}
+	var known []string
+	for _, setting := range s.Device {
+		known = append(known, setting.Name)
+	}
+	for _, key := range slices.Sorted(maps.Keys(config)) {
+		i := slices.IndexFunc(s.Device, func(setting ProtocolSetting) bool { return setting.names(key) })
+		switch {
+		case strings.TrimSpace(string(config[key])) == "" || key == settingOfAll || i < 0 && s.Free:
+		case i < 0:
+			wrong = append(wrong, fmt.Sprintf("spec.protocol.config.%s: is no setting of %s%s; its settings are %s", key, s.Protocols[0], DidYouMean(key, known), strings.Join(known, ", ")))
+		default:
+			if why := s.Device[i].Check(string(config[key])); why != "" {
+				wrong = append(wrong, fmt.Sprintf("spec.protocol.config.%s: %s", key, why))
+			}
+		}
+	}
+	return wrong
+}
+
+// settingOfAll is a setting that every mapper takes.
+const settingOfAll = "offlineAfter"
 
 const maxProtocolSettings = 256
 

@@ -21,3 +21,28 @@ func TestSettingsOfAProtocol(t *testing.T) {
 		require.ErrorContains(t, err, want, payload)
 	}
 }
+func TestWhatAMapperDoesNotTakeOfADeviceIsNamed(t *testing.T) {
+	low, high := 0.0, 255.0
+	s := ProtocolSettings{Protocols: []string{"modbus"}, Device: []ProtocolSetting{
+		{Name: "address", Type: "string", Required: true, Aliases: []string{"ip"}},
+		{Name: "unit", Type: "int", Minimum: &low, Maximum: &high},
+		{Name: "scale", Type: "number"},
+		{Name: "timeout", Type: "duration"},
+		{Name: "strict", Type: "boolean"},
+		{Name: "write", Type: "string", Enum: []string{"single", "multiple"}},
+	}}
+	require.Empty(t, s.CheckDevice(map[string]Value{
+		"IP": "10.0.0.9", "unit": "0x10", "scale": "0.1", "timeout": "2s", "strict": "TRUE", "write": "Single", "offlineAfter": "1m",
+	}))
+	require.Empty(t, s.CheckDevice(map[string]Value{"unit": ""}), "empty is none, and the address may be the model's")
+	require.Equal(t, []string{
+		"spec.protocol.config.adress: is no setting of modbus: did you mean address?; its settings are address, unit, scale, timeout, strict, write",
+		`spec.protocol.config.scale: "much" is no number`,
+		`spec.protocol.config.strict: "maybe" is neither true nor false`,
+		`spec.protocol.config.timeout: "2" is no duration, such as 500ms or 2m`,
+		"spec.protocol.config.unit: 300 is not from 0 to 255",
+		`spec.protocol.config.write: "twice" is none of single, multiple`,
+	}, s.CheckDevice(map[string]Value{"adress": "x", "unit": "300", "scale": "much", "timeout": "2", "strict": "maybe", "write": "twice"}))
+	s.Free = true
+	require.Empty(t, s.CheckDevice(map[string]Value{"base": "x"}), "names of the Device's own")
+}
