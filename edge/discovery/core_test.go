@@ -240,11 +240,12 @@ type fakeHandler struct {
 	r        *testDiscovery
 	path     string
 	asked    chan wire.Request
-	discover func(ctx context.Context, q wire.Request, send func(wire.Devices) error) error
+	discover func(ctx context.Context, q wire.Request, send func(wire.Devices, string) error) error
 	server   *grpc.Server
 
 	mu      sync.Mutex
 	devices wire.Devices
+	told    string
 	changed chan struct{}
 }
 
@@ -267,12 +268,12 @@ func (f *fakeHandler) find(ids ...string) {
 }
 
 // say sends what is found, whenever it changes.
-func (f *fakeHandler) say(ctx context.Context, _ wire.Request, send func(wire.Devices) error) error {
+func (f *fakeHandler) say(ctx context.Context, _ wire.Request, send func(wire.Devices, string) error) error {
 	for {
 		f.mu.Lock()
-		devices, changed := f.devices, f.changed
+		devices, told, changed := f.devices, f.told, f.changed
 		f.mu.Unlock()
-		if err := send(devices); err != nil {
+		if err := send(devices, told); err != nil {
 			return err
 		}
 		select {
@@ -293,7 +294,7 @@ func (f *fakeHandler) start() *fakeHandler {
 
 func (f *fakeHandler) serve(l net.Listener, options ...grpc.ServerOption) {
 	f.server = rawgrpc.NewServer(options...)
-	wire.ServeHandler(f.server, func(ctx context.Context, q wire.Request, _ wire.Contract, send func(wire.Devices) error) error {
+	wire.ServeHandler(f.server, func(ctx context.Context, q wire.Request, _ wire.Contract, send func(wire.Devices, string) error) error {
 		f.asked <- q
 		return f.discover(ctx, q, send)
 	})

@@ -140,7 +140,7 @@ func TestOneOfTwoHandlersIsDead(t *testing.T) {
 func TestBadDetailsAndAChangedConfiguration(t *testing.T) {
 	r := newTestDiscovery(t, nil)
 	f := r.newFake("onvif.sock", "a")
-	f.discover = func(ctx context.Context, q wire.Request, send func(wire.Devices) error) error {
+	f.discover = func(ctx context.Context, q wire.Request, send func(wire.Devices, string) error) error {
 		if strings.Contains(q.Details, "bad") {
 			return status.Error(codes.InvalidArgument, "discoveryDetails.scopes: must be a list")
 		}
@@ -167,7 +167,7 @@ func TestADeletedConfigurationEndsTheStream(t *testing.T) {
 	r := newTestDiscovery(t, nil)
 	f := r.newFake("onvif.sock", "a")
 	ended := make(chan error, 1)
-	f.discover = func(ctx context.Context, q wire.Request, send func(wire.Devices) error) error {
+	f.discover = func(ctx context.Context, q wire.Request, send func(wire.Devices, string) error) error {
 		err := f.say(ctx, q, send)
 		ended <- err
 		return err
@@ -256,12 +256,32 @@ func TestABadDeviceIsLeftOutAndNamed(t *testing.T) {
 	r.awaitReport("cams", `"state":"Accepted"`)
 }
 
+func TestAHandlerOfItsOwnTellsWhatItLeavesOut(t *testing.T) {
+	r := newTestDiscovery(t, nil)
+	r.set("discovery/cams", discoveryRequest("onvif", "1", ""))
+	f := r.newFake("onvif.sock", "a").start().register(wire.Registration{Name: "onvif"})
+	r.awaitFound("cams", "a")
+	f.mu.Lock()
+	f.told = "camera b has a template\x07that isn't understood" + strings.Repeat("!", 5000)
+	f.mu.Unlock()
+	f.find("a")
+	r.awaitReport("cams", `camera b has a template that isn't understood!`)
+	report := r.below("discovery/cams/")["handler"]
+	require.Contains(t, report, `"state":"Accepted"`)
+	require.NotContains(t, report, strings.Repeat("!", 1025))
+	f.mu.Lock()
+	f.told = ""
+	f.mu.Unlock()
+	f.find("a")
+	r.await("what it told is taken back", func() bool { return !strings.Contains(r.below("discovery/cams/")["handler"], "camera b") })
+}
+
 func TestAHandlerThatFloods(t *testing.T) {
 	r := newTestDiscovery(t, nil)
 	f := r.newFake("flood.sock")
-	f.discover = func(ctx context.Context, _ wire.Request, send func(wire.Devices) error) error {
+	f.discover = func(ctx context.Context, _ wire.Request, send func(wire.Devices, string) error) error {
 		for i := 0; ; i++ {
-			if err := send(wire.Devices{{ID: "a", Properties: map[string]string{"N": fmt.Sprint(i)}}}); err != nil {
+			if err := send(wire.Devices{{ID: "a", Properties: map[string]string{"N": fmt.Sprint(i)}}}, ""); err != nil {
 				return err
 			}
 		}
@@ -299,7 +319,7 @@ func TestAHandlerThatSaysNothingFindsNothing(t *testing.T) {
 	r.set("discovery/quiet", discoveryRequest("quiet", "1", ""))
 	r.awaitFound("quiet", "a")
 	r.stop()
-	f.discover = func(ctx context.Context, _ wire.Request, _ func(wire.Devices) error) error {
+	f.discover = func(ctx context.Context, _ wire.Request, _ func(wire.Devices, string) error) error {
 		<-ctx.Done()
 		return nil
 	}

@@ -115,8 +115,7 @@ func WithTell(ctx context.Context, tell func(message string)) context.Context {
 }
 
 // TellUser says something about what is found that its Configuration's user should know, such as what of a device isn't understood and is left out,
-// until something else is said; an empty message takes it back. It is called before the list that it is about. A handler in a process of its
-// own is not heard.
+// until something else is said; an empty message takes it back. It is called before the list that it is about.
 func TellUser(ctx context.Context, message string) {
 	if tell, ok := ctx.Value(tellKey{}).(func(string)); ok {
 		tell(message)

@@ -97,7 +97,7 @@ func Serve(ctx context.Context, p Program, o Options) error {
 	}
 	server := rawgrpc.NewServer(options...)
 	h := p.New(o.Env)
-	wire.ServeHandler(server, func(ctx context.Context, r wire.Request, c wire.Contract, send func(wire.Devices) error) error {
+	wire.ServeHandler(server, func(ctx context.Context, r wire.Request, c wire.Contract, send func(d wire.Devices, told string) error) error {
 		if c == wire.ContractProposal {
 			r.Details = DetailsText(r.DetailsMap)
 		}
@@ -121,22 +121,28 @@ func Serve(ctx context.Context, p Program, o Options) error {
 }
 
 // answerCall answers one call of edgediscovery.
-func answerCall(ctx context.Context, h Handler, r wire.Request, send func(wire.Devices) error, log zerolog.Logger) error {
+func answerCall(ctx context.Context, h Handler, r wire.Request, send func(d wire.Devices, told string) error, log zerolog.Logger) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	var mu sync.Mutex
 	var sent []Device
 	any := false
+	told, toldBefore := "", ""
+	ctx = WithTell(ctx, func(message string) {
+		mu.Lock()
+		defer mu.Unlock()
+		told = message
+	})
 	err := Call(ctx, h, r.Details, r.Properties, func(devices []Device) {
 		mu.Lock()
 		defer mu.Unlock()
-		if ctx.Err() != nil || any && (len(devices) == 0 && len(sent) == 0 || reflect.DeepEqual(devices, sent)) {
+		if ctx.Err() != nil || any && told == toldBefore && (len(devices) == 0 && len(sent) == 0 || reflect.DeepEqual(devices, sent)) {
 			return
 		}
-		if err := send(devices); err != nil {
+		if err := send(devices, told); err != nil {
 			cancel(err)
 		}
-		sent, any = devices, true
+		sent, any, toldBefore = devices, true, told
 	})
 	switch {
 	case err == nil:

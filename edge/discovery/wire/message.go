@@ -87,6 +87,35 @@ func appendFlag(b []byte, field protowire.Number, value bool) []byte {
 	return protowire.AppendVarint(protowire.AppendTag(b, field, protowire.VarintType), 1)
 }
 
+// toldField is the field of a DiscoverResponse that Akri's has not.
+const toldField = 1000
+
+// maxTold bounds what a handler tells users.
+const maxTold = 1024
+
+func appendTold(b []byte, told string) []byte {
+	if told == "" {
+		return b
+	}
+	return appendMessage(b, toldField, []byte(told))
+}
+
+// Told is what a handler tells users of a list, cut where it is too long.
+func Told(b []byte) (told string) {
+	_ = EachField(b, func(f protowire.Number, _ uint64, t []byte) error { // EachDevice says what is wrong with it
+		if f == toldField {
+			told = strings.ToValidUTF8(string(t[:min(len(t), maxTold)]), "")
+		}
+		return nil
+	})
+	return strings.Map(func(r rune) rune {
+		if unicode.IsControl(r) {
+			return ' '
+		}
+		return r
+	}, told)
+}
+
 func appendMessage(b []byte, field protowire.Number, value []byte) []byte {
 	return protowire.AppendBytes(protowire.AppendTag(b, field, protowire.BytesType), value)
 }

@@ -98,8 +98,8 @@ func Register(ctx context.Context, conn *grpc.ClientConn, r Registration) error 
 	return err
 }
 
-// ServeHandler has s answer Discover of both contracts. The error of discover is the answer's status, if it is one of grpc.
-func ServeHandler(s *grpc.Server, discover func(ctx context.Context, r Request, c Contract, send func(Devices) error) error) {
+// ServeHandler has s answer Discover of both contracts. told is what users should know of a list; Akri's agents pass over it. The error of discover is the answer's status, if it is one of grpc.
+func ServeHandler(s *grpc.Server, discover func(ctx context.Context, r Request, c Contract, send func(d Devices, told string) error) error) {
 	for _, c := range []Contract{ContractV0, ContractProposal} {
 		_, _, service := c.names()
 		s.RegisterService(&grpc.ServiceDesc{
@@ -113,8 +113,8 @@ func ServeHandler(s *grpc.Server, discover func(ctx context.Context, r Request, 
 				if err != nil {
 					return status.Errorf(codes.InvalidArgument, "the request can't be read: %v", err)
 				}
-				return discover(stream.Context(), r, c, func(d Devices) error {
-					out := rawgrpc.Message(d.appendTo(nil))
+				return discover(stream.Context(), r, c, func(d Devices, told string) error {
+					out := rawgrpc.Message(appendTold(d.appendTo(nil), told))
 					return stream.SendMsg(&out)
 				})
 			}}},
