@@ -14,7 +14,7 @@
 //
 //	modbus.go    Driver
 //	config.go    the configuration of a device
-//	settings.go    the table of settings
+//	settings.go  the table of settings
 //	register.go  the configuration of a property, and its value in registers
 //	group.go     which registers are read in one request
 //	session.go   a unit: reads, writes

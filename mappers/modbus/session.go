@@ -378,11 +378,14 @@ func (s *session) Nearest(property, value string) (string, error) {
 	return f.decode(words)
 }
 
-// Write implements mappers.Writer.
+// Write implements mappers.Writer. A value for a point of SunSpec that isn't found yet is written when it is.
 func (s *session) Write(ctx context.Context, property, value string) error {
 	s.doubtSunspec()
 	f, err := s.located(ctx, property)
-	if _, refused := asRefusal(err); refused {
+	if r, refused := asRefusal(err); refused {
+		if s.config.fields[property] != nil { // the device may not have told all its models yet, and is asked again
+			return mappers.Refuse(mappers.Unavailable, "%s", r.Message)
+		}
 		return err
 	}
 	if err != nil {

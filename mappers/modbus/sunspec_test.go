@@ -3,6 +3,7 @@ package modbus
 import (
 	"fmt"
 	"slices"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -185,4 +186,42 @@ func TestAChainOfModelsThatNeverEnds(t *testing.T) {
 	})
 	require.NoError(t, err)
 	require.Len(t, blocks, maxSunspecBlocks)
+}
+
+// A device that is starting may not have its models yet.
+func TestAWriteWaitsUntilThePointIsFound(t *testing.T) {
+	m, _ := sunspecBlock{number: 123}.model()
+	list, size := parsePoints(m.points)
+	image := append([]uint16{0, 0x6e53, 123, size}, fillPoints(list, map[string]any{"WMaxLimPct": 1000, "WMaxLimPct_SF": -1})...)
+	p := sunspecProperty("limit", mappers.Double, "123/WMaxLimPct")
+	p.Writable = true
+	var ready atomic.Bool
+	var mu sync.Mutex
+	server := &wire.Server{Handle: func(c wire.Call) ([]uint16, error) {
+		mu.Lock()
+		defer mu.Unlock()
+		from := int(c.Address) - 40000
+		if from < 0 || from+int(c.Quantity) > len(image) {
+			return nil, wire.IllegalAddress
+		}
+		if ready.Load() {
+			image[0] = 0x5375
+		}
+		if c.IsWrite() {
+			copy(image[from:], c.Values)
+			return nil, nil
+		}
+		return slices.Clone(image[from : from+int(c.Quantity)]), nil
+	}}
+	require.NoError(t, server.Listen("127.0.0.1:0"))
+	t.Cleanup(func() { _ = server.Close() })
+	image = append(image, 0xFFFF, 0)
+	s := openDevice(t, mappers.Device{Name: "d", Config: map[string]string{"address": server.Addr()}, Properties: []mappers.Property{p}})
+	var r *mappers.Refusal
+	require.ErrorAs(t, s.Write(t.Context(), "limit", "70.5"), &r)
+	require.Equal(t, mappers.Unavailable, r.Code, "it is tried again")
+	ready.Store(true)
+	s.locateAt = s.locateAt.Add(-askSunspecEvery)
+	require.NoError(t, s.Write(t.Context(), "limit", "70.5"))
+	require.Equal(t, "70.5", s.get(t, "limit"))
 }

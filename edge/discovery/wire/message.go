@@ -102,7 +102,7 @@ func appendTold(b []byte, told string) []byte {
 
 // Told is what a handler tells users of a list, cut where it is too long.
 func Told(b []byte) (told string) {
-	_ = EachField(b, func(f protowire.Number, _ uint64, t []byte) error { // EachDevice says what is wrong with it
+	_ = rawgrpc.EachField(b, func(f protowire.Number, _ uint64, t []byte) error { // EachDevice says what is wrong with it
 		if f == toldField {
 			told = strings.ToValidUTF8(string(t[:min(len(t), maxTold)]), "")
 		}
