@@ -127,8 +127,7 @@ type batch struct {
 	linkActive       bool           // a message of the map up was sent or received
 	effective        map[string]*store.Effective
 	floor            uint64
-	mayWait          map[string]bool // see store.Batch
-	flush            bool
+	deferral         deferral
 	changed          map[string]bool    // devices that readers see differently now
 	touched          map[[2]string]bool // properties whose value in force may have changed: device, property
 	changedDocuments map[string]bool    // documents that may have changed, by key
@@ -152,12 +151,12 @@ type batch struct {
 func (b *batch) begin(now time.Time) {
 	if b.changed == nil || len(b.changed)+len(b.touched)+len(b.changedDocuments)+len(b.effective)+len(b.publishes)+len(b.entryBuffer) > maxReusedEntries {
 		*b = batch{
-			effective: make(map[string]*store.Effective), mayWait: make(map[string]bool), changed: make(map[string]bool),
+			effective: make(map[string]*store.Effective), deferral: deferral{mayWait: make(map[string]bool)}, changed: make(map[string]bool),
 			touched: make(map[[2]string]bool), changedDocuments: make(map[string]bool),
 		}
 	}
 	clear(b.effective)
-	clear(b.mayWait)
+	clear(b.deferral.mayWait)
 	clear(b.changed)
 	clear(b.touched)
 	clear(b.changedDocuments)
@@ -167,13 +166,19 @@ func (b *batch) begin(now time.Time) {
 	clear(b.histories)
 	clear(b.entryBuffer)
 	*b = batch{
-		now: now, effective: b.effective, mayWait: b.mayWait, changed: b.changed, touched: b.touched, changedDocuments: b.changedDocuments,
+		now: now, effective: b.effective, deferral: deferral{mayWait: b.deferral.mayWait}, changed: b.changed, touched: b.touched, changedDocuments: b.changedDocuments,
 		publishes: b.publishes[:0], answers: b.answers[:0], histories: b.histories[:0], stored: new(tree.DeliveryOutcomes), members: b.members[:0], entryBuffer: b.entryBuffer[:0],
 	}
 }
 
 // touch notes that the value in force of a property may have changed.
 func (b *batch) touch(device, property string) { b.touched[[2]string{device, property}] = true }
+
+// deferral is what of a batch may be stored later; see store.Batch.
+type deferral struct {
+	mayWait map[string]bool
+	flush   bool
+}
 
 type publishAnswer struct {
 	done func(error)
@@ -266,7 +271,7 @@ func (t *Twin) Run(ctx context.Context) error {
 		tree.Timer[*batch]{C: t.link.resend.C, Step: func(*batch) { t.link.resendArmed = false; t.up.Resend() }},
 		tree.Timer[*batch]{C: t.ends.wake.C, Step: func(*batch) { t.ends.stale = true }},
 		tree.Timer[*batch]{C: t.alarms.wake.C, Step: func(*batch) { t.alarms.stale = true }},
-		tree.Timer[*batch]{C: t.flush.C, Step: func(b *batch) { t.flushArmed, b.flush = false, true }})
+		tree.Timer[*batch]{C: t.flush.C, Step: func(b *batch) { t.flushArmed, b.deferral.flush = false, true }})
 }
 
 func (t *Twin) newBatch() *batch {
@@ -336,7 +341,7 @@ func (t *Twin) finish(b *batch) {
 // store stores the batch. If that fails, the state is read back from the store, so that nothing of the batch has happened, and
 // failed is the answer to every sender. lost is the error if the state can't be read back, either.
 func (t *Twin) store(b *batch) (failed, lost error) {
-	batch := store.Batch{Up: t.up.TakeChanges(), Down: t.down.TakeChanges(), Effective: b.effective, Floor: b.floor, MayWait: b.mayWait, Flush: b.flush}
+	batch := store.Batch{Up: t.up.TakeChanges(), Down: t.down.TakeChanges(), Effective: b.effective, Floor: b.floor, MayWait: b.deferral.mayWait, Flush: b.deferral.flush}
 	if !t.overrides.floorStored && (b.refused == nil || !batch.Empty()) { // with the first thing that is stored, so that no version is published that another epoch could give
 		batch.Floor = t.overrides.floor
 	}

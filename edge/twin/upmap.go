@@ -137,9 +137,9 @@ func (u *upMap) write(b *batch, e link.Entry) error {
 
 // mayWait notes whether a report may be lost in a crash: its publisher reports it again, and what it changes is only the value.
 func (u *upMap) mayWait(b *batch, e link.Entry, repeated bool) {
-	if before, noted := b.mayWait[e.Key]; !noted || before {
+	if before, noted := b.deferral.mayWait[e.Key]; !noted || before {
 		old, had := u.Get(e.Key)
-		b.mayWait[e.Key] = repeated && had && !e.Deleted && old.Meta == e.Meta
+		b.deferral.mayWait[e.Key] = repeated && had && !e.Deleted && old.Meta == e.Meta
 	}
 }
 
