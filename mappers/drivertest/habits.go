@@ -115,7 +115,7 @@ func (row habitRow) run(rig HabitRig, patience time.Duration) (err error) {
 			}
 		}
 	}
-	return row.try(x)
+	return errors.Join(row.try(x), x.saysNoWrongLevel())
 }
 
 // habitTrial is a device with a habit, and its neighbours.
@@ -125,6 +125,7 @@ type habitTrial struct {
 	names []string
 	first string // the first property
 	level int
+	set   map[int][]string // which levels were set, by device: each another one
 
 	patience time.Duration
 }
@@ -166,8 +167,29 @@ func (x *habitTrial) states(n int, want ...string) error {
 func (x *habitTrial) canBeSet(n int) error {
 	x.level = x.level%100 + 1
 	value := strconv.Itoa(x.level)
+	if x.set == nil {
+		x.set = map[int][]string{}
+	}
+	x.set[n] = append(x.set[n], value)
 	x.bench.Want(x.names[n], "level", value)
 	return x.await("the level of "+x.names[n]+" is "+value, func() bool { return x.last(n, "reported/level") == value })
+}
+
+// saysNoWrongLevel is an error if a level was reported that no device was set to, or again one that was set before another.
+func (x *habitTrial) saysNoWrongLevel() error {
+	for n, name := range x.names {
+		said, left, last := x.bench.Said(name, "reported/level"), x.set[n], ""
+		for _, value := range said[min(1, len(said)):] { // the first is what it was
+			at := slices.Index(left, value)
+			switch {
+			case at >= 0:
+				left, last = left[at+1:], value
+			case value != "" && value != last && value != said[0]: // none, or the same again
+				return fmt.Errorf("%s was set to %v, and the levels that were reported are %v", name, x.set[n], said)
+			}
+		}
+	}
+	return nil
 }
 
 // hasProblem reports whether the last problem that was published on a topic has the code.
