@@ -109,8 +109,8 @@ page: needs needs-page $(TOOLS)/gotestsum $(TOOLS)/oidc-provider build ## try th
 	@$(STAGE) page env -C test/page CGO_ENABLED=0 go test -trimpath -count=1 -timeout 10m .
 
 .PHONY: needs-page
-needs-page:
-	@scripts/needs.sh chromium=chromium npm=npm pgrep=procps
+needs-page: test/page/axe/node_modules
+	@scripts/needs.sh chromium=chromium npm=npm pgrep=procps mosquitto_pub=mosquitto-clients
 
 .PHONY: page-dist
 page-dist: $(PAGE)/web/node_modules ## bundle the web page's sources anew (needs npm); the result is committed
@@ -192,7 +192,7 @@ needs-clients: $(MQTTJS)/node_modules $(PEERS)/node_modules # the MQTT clients t
 		ip=iproute2 nsenter=util-linux jq=jq
 
 # What npm has, as the lock files have it.
-$(MQTTJS)/node_modules $(PEERS)/node_modules: %/node_modules: %/package.json %/package-lock.json
+$(MQTTJS)/node_modules $(PEERS)/node_modules test/page/axe/node_modules: %/node_modules: %/package.json %/package-lock.json
 	@scripts/needs.sh node=nodejs npm=npm
 	@$(STAGE) $(notdir $*) npm ci --prefix $* --ignore-scripts --no-audit --no-fund --loglevel=error
 	@touch $@

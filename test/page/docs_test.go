@@ -1,9 +1,11 @@
 package page
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/chromedp/cdproto/emulation"
@@ -12,18 +14,23 @@ import (
 )
 
 // takeDocsPicture makes a picture of docs/page.md, in .out/page/docs, or in docs/page with PICTURES=write.
-func takeDocsPicture(t *testing.T, p *programs, at, shows, name string, width, height int64, dark bool) {
+func takeDocsPicture(t *testing.T, p *programs, ctx context.Context, s screen, suffix string, width, height int64, dark bool) {
 	t.Helper()
-	ctx, scheme := startBrowser(t), "light"
+	scheme := "light"
 	if dark {
 		scheme = "dark"
 	}
 	run(t, ctx, emulation.SetEmulatedMedia().WithFeatures([]*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: scheme}}),
 		chromedp.EmulateViewport(width, height, chromedp.EmulateScale(0.75)))
-	p.open(t, ctx, at)
-	awaitText(t, ctx, shows)
+	at := s.at
+	if strings.HasPrefix(at, "/") {
+		at = "http://" + p.hub + at
+	}
+	run(t, ctx, chromedp.Navigate(at))
+	awaitText(t, ctx, s.shows)
 	awaitTrue(t, ctx, `!document.body.innerText.includes('Loading')`)
 	awaitTrue(t, ctx, `![...document.querySelectorAll('.control input, .control button')].some(c => c.disabled)`)
+	awaitTrue(t, ctx, `document.documentElement.scrollWidth <= innerWidth`)
 	var png []byte
 	run(t, ctx, chromedp.Evaluate(`new Promise((drawn) => requestAnimationFrame(() => requestAnimationFrame(drawn)))`, nil, awaitPromise), chromedp.CaptureScreenshot(&png))
 	dir := "../../.out/page/docs"
@@ -31,7 +38,7 @@ func takeDocsPicture(t *testing.T, p *programs, at, shows, name string, width, h
 		dir = "../../docs/page"
 	}
 	require.NoError(t, os.MkdirAll(dir, 0o755))
-	require.NoError(t, os.WriteFile(filepath.Join(dir, name+".png"), png, 0o644))
+	require.NoError(t, os.WriteFile(filepath.Join(dir, s.name+suffix+".png"), png, 0o644))
 	require.Less(t, len(png), 100_000, "a picture of the documentation is small")
 }
 
@@ -56,18 +63,20 @@ func TestPicturesOfTheDocumentationShowAHouse(t *testing.T) {
 	awaitTrue(t, ctx, rowShows("setpoint", "21.5 °C"))
 	p.open(t, ctx, "/ui/")
 	awaitText(t, ctx, "high alarm")
-	for _, s := range []struct {
-		at, shows, name string
-		dark            bool
-	}{
-		{"/ui/", "high alarm", "overview", false}, {"/ui/", "high alarm", "overview-dark", true}, {"/ui/devices", "Milk tank", "devices", false}, {"/ui/devices/default/thermostat", "21.5", "device", false},
-		{"/ui/devices/default/thermostat", "21.5", "device-dark", true}, {"/ui/nodes/demo", "Certificate", "node", false}, {"/ui/nodes", "barn", "nodes", false}, {"/ui/rollouts", "farms", "rollouts", false}, {"/ui/topics", "demo", "topics", false},
-		{"/ui/objects/devices/default/lamp", "What would change?", "yaml", false},
+	p.joinNode(t, "field")
+	p.findDevices(t, "porch", "attic")
+	for _, s := range []screen{
+		{"overview", "/ui/", "high alarm"}, {"devices", "/ui/devices", "Milk tank"}, {"device", "/ui/devices/default/thermostat", "21.5"}, {"nodes", "/ui/nodes", "barn"}, {"node", "/ui/nodes/demo", "Certificate"},
+		{"approvals", "/ui/approvals", "porch"}, {"rollouts", "/ui/rollouts", "farms"}, {"topics", "/ui/topics", "demo"}, {"events", "/ui/events", "demo"}, {"audit", "/ui/events?of=audit", "connect"},
+		{"objects", "/ui/objects/devices", "lamp"}, {"yaml", "/ui/objects/devices/default/lamp", "What would change?"}, {"tokens", "/ui/tokens", "Make a token"}, {"core", "http://" + p.core + "/ui/", "Certificate"},
 	} {
-		takeDocsPicture(t, p, s.at, s.shows, s.name, 1280, 760, s.dark)
+		takeDocsPicture(t, p, ctx, s, "", 1280, 760, false)
+		takeDocsPicture(t, p, ctx, s, "-narrow", 390, 760, true)
 	}
-	takeDocsPicture(t, p, "/ui/", "high alarm", "overview-narrow", 390, 760, false)
-	takeDocsPicture(t, p, "/ui/devices/default/thermostat", "21.5", "device-narrow", 390, 760, true)
+	takeDocsPicture(t, p, ctx, screen{"overview", "/ui/", "high alarm"}, "-dark", 1280, 760, true)
+	takeDocsPicture(t, p, ctx, screen{"device", "/ui/devices/default/thermostat", "21.5"}, "-dark", 1280, 760, true)
+	p.open(t, ctx, "/ui/")
+	awaitText(t, ctx, "high alarm")
 
 	// What one has acknowledged needs one no more.
 	pressButton(t, ctx, "Acknowledge")

@@ -26,9 +26,9 @@ const patience = 30 * time.Second
 
 // programs are a demo that runs, with its addresses.
 type programs struct {
-	t                                   *testing.T
-	hub, core, hubMQTT, coreMQTT, tools string
-	cmd                                 *exec.Cmd
+	t                                           *testing.T
+	hub, core, hubMQTT, coreMQTT, hubTLS, tools string
+	cmd                                         *exec.Cmd
 }
 
 func freeAddress(t *testing.T) string {
@@ -42,9 +42,9 @@ func freeAddress(t *testing.T) string {
 func startDemo(t *testing.T) *programs {
 	bin, err := filepath.Abs("../../bin")
 	require.NoError(t, err)
-	p := &programs{t: t, hub: freeAddress(t), core: freeAddress(t), hubMQTT: freeAddress(t), coreMQTT: freeAddress(t), tools: bin}
+	p := &programs{t: t, hub: freeAddress(t), core: freeAddress(t), hubMQTT: freeAddress(t), coreMQTT: freeAddress(t), hubTLS: freeAddress(t), tools: bin}
 	p.cmd = exec.Command(filepath.Join(bin, "edgebus"), "demo", "--hub-http", p.hub, "--core-http", p.core, "--hub-mqtt", p.hubMQTT, "--core-mqtt", p.coreMQTT,
-		"--modbus", freeAddress(t), "--hub-mqtt-tls", freeAddress(t), "--programs", bin)
+		"--modbus", freeAddress(t), "--hub-mqtt-tls", p.hubTLS, "--programs", bin)
 	var out bytes.Buffer
 	p.cmd.Stdout, p.cmd.Stderr = &out, &out
 	require.NoError(t, p.cmd.Start(), "make build comes before")
@@ -186,7 +186,10 @@ func (p *programs) open(t *testing.T, ctx context.Context, at string) {
 	run(t, ctx, chromedp.Navigate("http://"+p.hub+at))
 }
 
-var hubScreens = []struct{ name, at, shows string }{
+// screen is a screen of the page: its name, its address, and a text that is on it.
+type screen struct{ name, at, shows string }
+
+var hubScreens = []screen{
 	{"overview", "/ui/", "Needs you"}, {"devices", "/ui/devices", "thermostat"}, {"device", "/ui/devices/default/thermostat", "setpoint"}, {"nodes", "/ui/nodes", "demo"},
 	{"node", "/ui/nodes/demo", "Certificate"}, {"approvals", "/ui/approvals", "Nothing waits"}, {"rollouts", "/ui/rollouts", "No fleets"}, {"topics", "/ui/topics", "demo"},
 	{"events", "/ui/events", "demo"}, {"objects", "/ui/objects/devicemodels", "Namespace"}, {"yaml", "/ui/objects/devices/default/lamp", "lamp"}, {"tokens", "/ui/tokens", "Make a token"},
@@ -205,7 +208,7 @@ func TestEachScreenOfTheHubAndTheNodeIsThereLightAndDarkWideAndNarrow(t *testing
 			awaitTrue(t, ctx, `document.documentElement.scrollWidth <= innerWidth`)
 		}
 	}
-	for _, s := range []struct{ name, at, shows string }{{"core", "/ui/", "Certificate"}, {"core-devices", "/ui/devices", "lamp"}, {"core-device", "/ui/devices/default/lamp", "brightness"}} {
+	for _, s := range []screen{{"core", "/ui/", "Certificate"}, {"core-devices", "/ui/devices", "lamp"}, {"core-device", "/ui/devices/default/lamp", "brightness"}} {
 		run(t, ctx, chromedp.Navigate("http://"+p.core+s.at))
 		awaitText(t, ctx, s.shows)
 		takePicture(t, ctx, s.name, 1280, false)

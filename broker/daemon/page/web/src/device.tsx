@@ -126,10 +126,10 @@ function Property({ device, p, t, off, set }: { device: any; p: any; t: Twin; of
       <th scope="row"><button type="button" class="plain" aria-expanded={open} onClick={() => setOpen(!open)} title={p.description}>{title(p)}</button>{p.title && <small class="dim">{p.name}</small>}</th>
       <td data-label="Reported" class="value"><b>{shown(p, t.reported?.value)}</b></td>
       <td data-label="Since" class="dim"><Since at={t.reported?.ts} /></td>
-      <td data-label="Desired">{want ? <span>{shown(p, want.value)} <small class="dim">{t.override && 'on the node, '}{want.origin && `by ${want.origin.startsWith('page-') ? 'a page' : want.origin}`}</small></span> : <span class="dim">–</span>}</td>
+      <td data-label="Desired" class={want ? '' : 'none'}>{want ? <span>{shown(p, want.value)} <small class="dim">{t.override && 'on the node, '}{want.origin && `by ${want.origin.startsWith('page-') ? 'a page' : want.origin}`}</small></span> : <span class="dim">–</span>}</td>
       <td data-label="State"><Badge tone={s.tone}>{s.text}{s.since && <> since <Since at={s.since} /></>}</Badge>{s.detail && <p class="why">{s.detail}</p>}</td>
-      <td data-label="24 h" class="spark"><button type="button" class="plain" aria-label={`Plot of ${title(p)}`} onClick={() => setOpen(!open)}><Spark history={history} seen={seen.current} /></button></td>
-      <td data-label="Set">{writable(p) ? <Control p={p} t={t} off={off} set={(v) => set(p.name, v)} /> : <span class="dim">read only</span>}</td>
+      <td data-label="24 h" class={`spark ${history?.times?.length || seen.current.length > 1 ? '' : 'none'}`}><button type="button" class="plain" aria-label={`Plot of ${title(p)}`} onClick={() => setOpen(!open)}><Spark history={history} seen={seen.current} /></button></td>
+      <td data-label="Set" class={writable(p) ? '' : 'none'}>{writable(p) ? <Control p={p} t={t} off={off} set={(v) => set(p.name, v)} /> : <span class="dim">read only</span>}</td>
     </tr>
     {open && <tr class="detail"><td colSpan={7}><Plot load={(from, to, points) => loadHistory(device, p, from, to, points)} unit={p.unit} name={title(p)} live={t.reported} seen={seen.current} />
       <Command>{onNode() ? `mosquitto_pub -V 5 -q 1 -p 2883 -t v1/nodes/${device.spec.nodeName}/devices/${device.metadata.name}/desired/${p.name} -m ${quote(want?.value ?? '')}` : `edgebus twin set ${device.metadata.name} ${p.name}=${quote(want?.value ?? t.reported?.value ?? 'VALUE')}`}</Command></td></tr>}
@@ -213,7 +213,7 @@ export function Device() {
         <Row label="Namespace">{device.metadata.namespace}</Row>
         <Row label="Last seen"><Since at={device.status?.lastSeen} /></Row>
         <Row label="Created"><Since at={device.metadata.creationTimestamp} /></Row>
-        {device.metadata.owner && <Row label="Found by">{device.metadata.owner}</Row>}
+        {(device.metadata.ownerReferences ?? []).filter((o: any) => o.kind === 'Instance').map((o: any) => <Row label="Was found as">{onNode() ? o.name : <a href={`/ui/objects/instances/${path(namespace, o.name)}`}>{o.name}</a>}</Row>)}
         {Object.entries(device.spec.protocol?.config ?? {}).map(([k, v]) => <Row label={k}>{String(v)}</Row>)}
         <Row label="Labels"><Labels labels={device.metadata.labels} to="/ui/devices" /></Row>
         {!onNode() && <Row label="YAML"><a href={`/ui/objects/devices/${path(namespace, name)}`}>spec and status</a></Row>}

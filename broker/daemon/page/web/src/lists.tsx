@@ -47,7 +47,7 @@ function Sortable({ q, set, by, children }: { q: Record<string, string>; set: Re
   return <th scope="col" aria-sort={current ?? 'none'}><button type="button" class="plain" onClick={() => set({ order: current === 'ascending' ? '-' + by : by, offset: '' })}>{children}{current === 'ascending' ? ' ↑' : current ? ' ↓' : ''}</button></th>;
 }
 
-const values = (d: any) => Object.entries(d.status?.twin ?? {}).filter(([, t]: any) => t.reported).slice(0, 3).map(([p, t]: any) => `${p} ${t.reported.value}`).join(' · ');
+export const values = (d: any) => Object.entries(d.status?.twin ?? {}).filter(([, t]: any) => t.reported).slice(0, 3).map(([p, t]: any) => `${p} ${t.reported.value}`).join(' · ');
 
 export function Devices() {
   const [q, set] = useQuery();

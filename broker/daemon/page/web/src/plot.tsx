@@ -36,7 +36,7 @@ export function Spark({ history, seen }: { history?: History; seen: Sample[] }) 
 const spans: [string, number][] = [['1 h', 1], ['24 h', 24], ['7 d', 168]];
 
 export function Plot({ load, unit, name, live, seen }: { load: (from: Date, to: Date, points: number) => Promise<History>; unit?: string; name: string; live?: { value: string; ts?: string }; seen: Sample[] }) {
-  const box = useRef<HTMLDivElement>(null);
+  const box = useRef<HTMLDivElement>(null), read = useRef<HTMLElement>(null);
   const [hours, setHours] = useState(24);
   const [zoom, setZoom] = useState<[number, number]>();
   const [dark, setDark] = useState(false);
@@ -67,7 +67,10 @@ export function Plot({ load, unit, name, live, seen }: { load: (from: Date, to: 
         scales: { x: { min: zoom ? from.getTime() : Math.max(from.getTime(), samples[0].t), max: to.getTime(), time: true } } as any,
         axes: [axis, { ...axis, size: 64, values: (_u: any, v: number[]) => v.map((n) => `${n}${unit ? ' ' + unit : ''}`) }] as any,
         series: [{}, { stroke: accent, width: 2, paths: uPlot.paths.stepped!({ align: 1 }), points: { show: samples.length < 60, fill: accent }, spanGaps: false }] as any,
-        hooks: { setSelect: [(u: any) => { if (u.select.width > 4) setZoom([u.posToVal(u.select.left, 'x'), u.posToVal(u.select.left + u.select.width, 'x')]); }] },
+        hooks: { setCursor: [(u: any) => { // what it was at the time that one points at: the last value that is not later
+          const left = u.cursor.left, t = left >= 0 ? u.posToVal(left, 'x') : undefined, s = t === undefined ? undefined : samples.filter((x) => x.t <= t).at(-1);
+          if (read.current) read.current.textContent = t === undefined ? '' : `${new Date(t).toLocaleString()}: ${s?.v == null ? 'nothing is known' : s.v + (unit ? ' ' + unit : '')}`;
+        }], setSelect: [(u: any) => { if (u.select.width > 4) setZoom([u.posToVal(u.select.left, 'x'), u.posToVal(u.select.left + u.select.width, 'x')]); }] },
       }, [[...samples.map((s) => s.t), to.getTime()], [...samples.map((s) => s.v), samples.at(-1)!.v]] as any, box.current);
     })();
     const fit = () => plot?.setSize({ width: box.current!.clientWidth, height: 220 });
@@ -77,7 +80,7 @@ export function Plot({ load, unit, name, live, seen }: { load: (from: Date, to: 
   const texts = state.samples?.filter((s) => s.v === null && s.text !== undefined) ?? [];
   return <div class="plot"><div class="chips" role="group" aria-label="Time shown">{spans.map(([w, h]) => <button type="button" class="chip" aria-pressed={!zoom && hours === h} onClick={() => { setZoom(undefined); setHours(h); }}>{w}</button>)}
     {zoom && <button type="button" class="chip" onClick={() => setZoom(undefined)}>Whole again</button>}
-    {state.history?.since ? <span class="dim">data since {new Date(state.history.since).toLocaleString()}</span> : null}</div>
+    {state.history?.since ? <span class="dim">data since {new Date(state.history.since).toLocaleString()}</span> : null}<output class="readout" ref={read as any} /></div>
     {state.error ? <p class="dim">No history of {name}: {state.error}</p> : state.samples && !state.samples.length ? <p class="dim">No values in this time{live?.ts && <>: the last is from <Since at={live.ts} /> ago</>}.</p> : null}
     {texts.length > 0 && <ol class="texts">{texts.slice(-50).reverse().map((s) => <li><time>{new Date(s.t).toLocaleString()}</time> {s.text}</li>)}</ol>}
     <div ref={box} role="img" aria-label={`${name} over time`} /></div>;

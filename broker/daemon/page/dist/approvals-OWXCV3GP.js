@@ -1,1 +1,0 @@
-import{a,b}from"./chunk-54NJO5OO.js";import"./chunk-7WCWPSKF.js";import"./chunk-43NQ5MWF.js";export{b as Approvals,a as pending};
