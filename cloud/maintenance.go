@@ -190,6 +190,9 @@ func forkData(dir string, stamp uint32) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, st.Close()) }()
+	if err := records.Renew(); err != nil {
+		return err
+	}
 	if err := st.Fork(func(rev uint64) uint64 { return link.ForkVer(rev, stamp) }); err != nil {
 		return err
 	}

@@ -1,6 +1,7 @@
 package journal
 
 import (
+	"context"
 	"errors"
 	"io"
 	"os"
@@ -16,6 +17,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promauto"
 	"github.com/rs/zerolog"
 
+	"github.com/edgebus/edgebus/broker/ordered"
 	"github.com/edgebus/edgebus/broker/wal"
 )
 
@@ -39,6 +41,8 @@ type Options struct {
 	// Committed is called for each group that was written, or could not be, with the number of its commits. It must not
 	// block; nil: nothing is called.
 	Committed func(took time.Duration, commits int, err error)
+	// Through replaces the log to which groups are appended by another one in front of it, in tests; nil: nothing is.
+	Through func(ordered.Log) ordered.Log
 	// ReadOnly opens the journal for Load alone: no file is made, changed, locked or removed, and commits are refused.
 	ReadOnly bool
 }
@@ -47,6 +51,8 @@ type Options struct {
 type Journal struct {
 	opts Options
 	log  *wal.Log
+	// order is the log to which groups are appended. What is local, compaction and what the reserve is for, is appended to log itself.
+	order ordered.Log
 
 	mu            sync.Mutex
 	filling       *commitGroup
@@ -67,7 +73,8 @@ type Journal struct {
 	live   map[uint64]int64 // bytes of live operations, by segment
 
 	// Of the holder of committing.
-	written    *commitGroup // being written, or spare
+	end        ordered.Position // of order
+	written    *commitGroup     // being written, or spare
 	compaction *compaction
 	failing    bool
 	full       bool // of failing: for the disk is full
@@ -151,6 +158,9 @@ func (j *Journal) Stats() Stats {
 	}
 }
 
+// Renew makes the journal's log another one, as after a restore: who follows the one before doesn't take it for the same.
+func (j *Journal) Renew() error { return wal.NewOrdered(j.log).Renew() }
+
 // InPlace returns an error if a file of the journal was removed, moved or replaced since it was opened.
 func (j *Journal) InPlace() error { return j.log.InPlace() }
 
@@ -203,7 +213,14 @@ func open(opts Options, wrap func(*os.File) wal.File) (*Journal, error) {
 		opts: opts, log: log, filling: newCommitGroup(), written: newCommitGroup(), index: newRecordIndex(), live: make(map[uint64]int64),
 		wake: make(chan struct{}, 1), stopped: make(chan struct{}),
 	}
-	if err := j.scan(); err != nil {
+	if j.order = wal.NewOrdered(log); opts.Through != nil {
+		j.order = opts.Through(j.order)
+	}
+	err = j.scan()
+	if err == nil {
+		_, j.end, err = j.order.Bounds(context.Background())
+	}
+	if err != nil {
 		_ = log.Close()
 		return nil, err
 	}
@@ -470,11 +487,13 @@ func (j *Journal) commit(g *commitGroup) error {
 	if g.empty() {
 		return nil
 	}
-	at, err := j.log.Append(g.buf)
+	body := g.buf[wal.HeadSize:]
+	end, err := j.order.Append(context.Background(), j.end, body)
 	if err != nil {
 		return err
 	}
-	j.note(g, at)
+	j.end = end
+	j.note(g, wal.StartOf(end, len(body)))
 	return nil
 }
 
@@ -525,9 +544,11 @@ func (j *Journal) commitReserved(g *commitGroup) {
 // commitKeeping is commit that takes room of the reserve on a full disk, and leaves so much of that.
 func (j *Journal) commitKeeping(g *commitGroup, keep int64) error {
 	at, err := j.log.AppendReserved(g.buf, keep)
-	if err == nil {
-		j.note(g, at)
+	if err != nil {
+		return err
 	}
+	j.note(g, at)
+	_, j.end, err = wal.NewOrdered(j.log).Bounds(context.Background())
 	return err
 }
 

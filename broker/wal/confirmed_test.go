@@ -11,7 +11,7 @@ import (
 // confirmedUpTo has the record of a closed log name a place.
 func confirmedUpTo(t *testing.T, l *Log, at Position) {
 	t.Helper()
-	b := &Log{opts: l.opts, segments: segmentList{list: []segmentFile{{at.Segment, at.At}}}}
+	b := &Log{opts: l.opts, segments: segmentList{list: []segmentFile{{number: at.Segment, size: at.At}}}}
 	require.NoError(t, b.openConfirmed())
 	require.NoError(t, b.confirmed.Close())
 }

@@ -10,6 +10,7 @@
 //	segments.go   which segments there are, and the one that is read from
 //	read.go       the format of segments and frames, the check of them at the start, and reading
 //	reserve.go    room that is left for what makes a full disk emptier
+//	ordered.go    the log as an engine of package ordered: appends after a position, and reading on
 //	confirmed.go  where the log ended, beside it, so that a lost end is missed
 //	sync_*.go     how a file is synced and given room
 //	lock_*.go     one process at a time

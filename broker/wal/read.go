@@ -14,6 +14,7 @@ import (
 	"strings"
 
 	"github.com/edgebus/edgebus/broker/daemon/datadir"
+	"github.com/edgebus/edgebus/broker/ordered"
 )
 
 // list finds the segments.
@@ -60,10 +61,12 @@ func (l *Log) scan(s *segmentFile, last bool, r *Reader, each func(Position, []b
 		return err
 	}
 	header, err := r.in.Peek(HeaderSize)
-	base, before, ok := parseHeader(header, s.number)
+	base, before, identity, ok := parseHeader(header, s.number)
 	if !ok {
 		return l.Damaged(Position{s.number, 0}, errors.Join(errors.New("no header of "+l.opts.Name), ignoreEOF(err)))
 	}
+	s.before = before
+	l.tail.found(Position{s.number - 1, before}, identity)
 	l.segments.need(base)
 	if l.scanned.Segment == s.number-1 && l.scanned.At < before {
 		return l.Damaged(l.scanned, fmt.Errorf("the frames up to byte %d are missing", before))
@@ -95,6 +98,9 @@ func (l *Log) scan(s *segmentFile, last bool, r *Reader, each func(Position, []b
 	s.size = r.at.At
 	l.segments.size.Add(s.size)
 	l.scanned = end
+	if end.At > HeaderSize {
+		l.tail.advance(end)
+	}
 	if err := l.checkEnd(end); err != nil {
 		return err
 	}
@@ -381,7 +387,7 @@ func (l *Log) ReadAt(b []byte, at Position) error {
 }
 
 // A segment begins with a header: magic, segment number, base (the oldest segment
-// needed), end of the segment before (0: none), checksum. Frames follow: magic, length of the body, checksum of body and
+// needed), end of the segment before (0: none), identity of the log, checksum. Frames follow: magic, length of the body, checksum of body and
 // of where it stands (so that bytes that look like a frame, in a client's payload,
 // never are one), body, end mark. The last thing in a segment that is followed by another is the head of an
 // empty frame with a magic of its own and no end mark.
@@ -390,7 +396,7 @@ const (
 	frameMagic  = 0xEB10C4A8
 	followMagic = 0xEB10C4A9
 
-	HeaderSize = 36 // of a segment: where its first frame is
+	HeaderSize = 44 // of a segment: where its first frame is
 	HeadSize   = 12 // of a frame, before its body
 	markSize   = 4  // behind it
 	MaxFrame   = 1 << 30
@@ -399,21 +405,22 @@ const (
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
 // AppendHeader appends a segment's header.
-func AppendHeader(b []byte, number, base uint64, before int64) []byte {
+func AppendHeader(b []byte, number, base uint64, before int64, identity ordered.LogID) []byte {
 	from := len(b)
 	b = append(b, fileMagic...)
 	b = binary.LittleEndian.AppendUint64(b, number)
 	b = binary.LittleEndian.AppendUint64(b, base)
 	b = binary.LittleEndian.AppendUint64(b, uint64(before))
+	b = binary.LittleEndian.AppendUint64(b, uint64(identity))
 	return binary.LittleEndian.AppendUint32(b, crc32.Checksum(b[from:], castagnoli))
 }
 
-func parseHeader(b []byte, number uint64) (base uint64, before int64, ok bool) {
+func parseHeader(b []byte, number uint64) (base uint64, before int64, identity ordered.LogID, ok bool) {
 	if len(b) < HeaderSize || string(b[:8]) != fileMagic || binary.LittleEndian.Uint64(b[8:]) != number ||
 		binary.LittleEndian.Uint32(b[HeaderSize-4:]) != crc32.Checksum(b[:HeaderSize-4], castagnoli) {
-		return 0, 0, false
+		return 0, 0, 0, false
 	}
-	return binary.LittleEndian.Uint64(b[16:]), int64(binary.LittleEndian.Uint64(b[24:])), true
+	return binary.LittleEndian.Uint64(b[16:]), int64(binary.LittleEndian.Uint64(b[24:])), ordered.LogID(binary.LittleEndian.Uint64(b[32:])), true
 }
 
 // SealFrame fills in the head of a frame that is going to stand at a place, and appends its end mark.

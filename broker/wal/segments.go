@@ -10,6 +10,7 @@ import (
 type segmentFile struct {
 	number uint64
 	size   int64
+	before int64 // where the frames end of the segment before; 0: it is the first
 }
 
 // segmentList are the segments that there are.

@@ -56,6 +56,8 @@ type Log struct {
 	reserve   diskReserve
 	confirmed *datadir.ConfirmedFile
 
+	tail logTail
+
 	acknowledged Position // where the log ended when its last frame was acknowledged; zero: not known
 	scanned      Position // where the frames end of the segment that Scan has read last
 
@@ -131,12 +133,17 @@ func (l *Log) Append(frame []byte) (at Position, err error) {
 	return l.append(frame)
 }
 
-func (l *Log) append(frame []byte) (at Position, err error) {
+// append makes frames durable with one sync, all or, unless the machine fails meanwhile, none, and returns the place of the first.
+func (l *Log) append(frames ...[]byte) (at Position, err error) {
+	size := 0
+	for _, f := range frames {
+		size += len(f)
+	}
 	switch {
 	case l.opts.ReadOnly:
 		return at, errReadOnly
-	case len(frame) > MaxFrame:
-		return at, fmt.Errorf("%d bytes in one commit", len(frame))
+	case size > MaxFrame:
+		return at, fmt.Errorf("%d bytes in one commit", size)
 	}
 	if err := l.inUse.CheckInPlace(); err != nil {
 		return at, err
@@ -151,8 +158,15 @@ func (l *Log) append(frame []byte) (at Position, err error) {
 		}
 		at = l.segments.end()
 	}
-	frame = SealFrame(frame, at)
-	if _, err = l.file.WriteAt(frame, at.At); err == nil {
+	end := at
+	for _, f := range frames {
+		f = SealFrame(f, end)
+		if _, err = l.file.WriteAt(f, end.At); err != nil {
+			break
+		}
+		end.At += int64(len(f))
+	}
+	if err == nil {
 		err = l.file.Sync()
 	}
 	if err != nil {
@@ -160,7 +174,8 @@ func (l *Log) append(frame []byte) (at Position, err error) {
 		_ = l.truncateSuspect() // or before the next frame
 		return at, fmt.Errorf("%s: %w", l.Path(at.Segment), err)
 	}
-	l.segments.grow(int64(len(frame)))
+	l.segments.grow(end.At - at.At)
+	l.tail.advance(end)
 	l.confirm()
 	l.rotate()
 	return at, nil
@@ -248,7 +263,8 @@ func (l *Log) begin(number uint64) error {
 		return err
 	}
 	w := l.opts.Wrap(f)
-	_, err = w.WriteAt(AppendHeader(nil, number, l.Base(), l.before()), 0)
+	before, identity := l.before(), l.tail.id()
+	_, err = w.WriteAt(AppendHeader(nil, number, l.Base(), before, identity), 0)
 	if err == nil {
 		err = w.Sync()
 	}
@@ -273,7 +289,7 @@ func (l *Log) begin(number uint64) error {
 		_ = l.file.Close()
 	}
 	l.file, l.inUse = w, inUse
-	l.segments.add(segmentFile{number, HeaderSize})
+	l.segments.add(segmentFile{number, HeaderSize, before})
 	l.confirm()
 	return nil
 }

@@ -18,7 +18,7 @@ func newFrame(body string) []byte { return append(make([]byte, HeadSize), body..
 
 func openLog(t *testing.T, dir string, base uint64) (l *Log, found []string) {
 	t.Helper()
-	l, err := Open(Options{Dir: dir, Name: "the log", Keeps: "the frames", Segment: 64})
+	l, err := Open(Options{Dir: dir, Name: "the log", Keeps: "the frames", Segment: 72})
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = l.Close() })
 	require.NoError(t, l.Scan(base, func(_ Position, body []byte) error {
@@ -261,7 +261,7 @@ func writtenLog(t *testing.T) (string, *Log) {
 func reopenLog(t *testing.T, dir string, readOnly bool) (found []string, said string, err error) {
 	t.Helper()
 	var log bytes.Buffer
-	l, err := Open(Options{Dir: dir, Name: "the log", Keeps: "the frames", Segment: 64, Log: zerolog.New(&log), ReadOnly: readOnly})
+	l, err := Open(Options{Dir: dir, Name: "the log", Keeps: "the frames", Segment: 72, Log: zerolog.New(&log), ReadOnly: readOnly})
 	require.NoError(t, err)
 	defer l.Close()
 	err = l.Scan(0, func(_ Position, body []byte) error {

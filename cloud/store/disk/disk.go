@@ -87,12 +87,12 @@ type Store struct {
 	pinMu sync.Mutex
 	pins  []pinnedSnapshot
 
-	committed                                    // of the committer only
-	commit    func([]journal.RecordChange) error // tests make it fail
+	committerState                                    // of the committer only
+	commit         func([]journal.RecordChange) error // tests make it fail
 }
 
-// committed is what the committer knows besides the index of objects.
-type committed struct {
+// committerState is what the committer knows besides the index of objects.
+type committerState struct {
 	failing     bool   // the last commit failed
 	reserved    uint64 // the revision that is on disk
 	ids         idSource
@@ -156,7 +156,7 @@ func (s *Store) load() error {
 		}
 	}
 	s.identity, s.opened = l.state.identity, l.state.rev
-	s.committed = committed{reserved: l.state.rev, ids: l.ids, lastDeletes: l.lastDeletes, nodes: l.nodes, reported: l.reported}
+	s.committerState = committerState{reserved: l.state.rev, ids: l.ids, lastDeletes: l.lastDeletes, nodes: l.nodes, reported: l.reported}
 	s.snap.Store(&l.snap)
 	return nil
 }

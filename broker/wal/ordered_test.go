@@ -1,0 +1,27 @@
+package wal_test
+
+import (
+	"testing"
+
+	"github.com/rs/zerolog"
+	"github.com/stretchr/testify/require"
+
+	"github.com/edgebus/edgebus/broker/wal"
+	"github.com/edgebus/edgebus/test/orderedtest"
+)
+
+// The log in files keeps the contract, with segments of any length.
+func TestTheLogInFilesIsOrdered(t *testing.T) {
+	for name, segment := range map[string]int{"a frame or two": 100, "all": 1 << 20} {
+		t.Run(name, func(t *testing.T) {
+			orderedtest.Run(t, func(t *testing.T, dir string) orderedtest.Engine {
+				l, err := wal.Open(wal.Options{Dir: dir, Name: "the log", Keeps: "the frames", Segment: segment, Log: zerolog.Nop()})
+				require.NoError(t, err)
+				require.NoError(t, l.Scan(0, func(wal.Position, []byte) error { return nil }))
+				require.NoError(t, l.Begin(0))
+				o := wal.NewOrdered(l)
+				return orderedtest.Engine{Log: o, Close: l.Close, Cut: l.Cut, Renew: o.Renew}
+			})
+		})
+	}
+}
