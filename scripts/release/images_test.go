@@ -130,7 +130,7 @@ func TestComposeStartsAHubWithANodeAndMappers(t *testing.T) {
 		}
 	}
 	cmd := exec.CommandContext(t.Context(), "unshare", "--net", "--mount", "timeout", "--kill-after=10", "120", "bash", "-euo", "pipefail", "-c", composeScript)
-	_, readme, _ := strings.Cut(docBlock(t, "../../README.md", "make images"), "\n") // they were made
+	_, readme, _ := strings.Cut(docBlock(t, "../../docs/overview.md", "make images"), "\n") // they were made
 	cmd.Env = append(os.Environ(), "README="+readme, "DIR="+b.out, "ROOT="+b.root, "DOCKER_HOST=unix://"+b.out+"/podman.sock",
 		"CONTAINERS_CONF="+b.out+"/containers.conf", "CONTAINERS_STORAGE_CONF="+b.out+"/storage.conf")
 	var out bytes.Buffer

@@ -409,7 +409,7 @@ func readSamples(t *testing.T, node string) string {
 	return replaceEach(t, all, "nodeName: demo", "nodeName: "+node)
 }
 
-// README.md's commands, as somebody pastes them who has just built it.
+// README.md's commands and those of docs/overview.md, as somebody pastes them who has just built it.
 func TestTheCommandsOfTheREADMEOnAHost(t *testing.T) {
 	t.Parallel()
 	doc := readDocPage(t, "README.md")
@@ -417,7 +417,6 @@ func TestTheCommandsOfTheREADMEOnAHost(t *testing.T) {
 	const src = "/root/edgebus"
 	require.Contains(t, doc.take("make demo"), "git clone")
 	doc.take("            cloud") // a picture
-	doc.take("make images")       // scripts/release runs it: TestComposeStartsAHubWithANodeAndMappers
 	demo := doc.take("mosquitto_sub -v")
 	h.sh(src, "bin/edgebus demo >/var/log/edgebus-demo.log 2>&1 &")
 	h.until("grep -q 'devices/thermostat/state = online' /var/log/edgebus-demo.log")
@@ -428,6 +427,10 @@ func TestTheCommandsOfTheREADMEOnAHost(t *testing.T) {
 	h.endAll()
 	h.until("! (echo >/dev/tcp/127.0.0.1/1883) 2>/dev/null")
 
+	doc.allTaken()
+
+	doc = readDocPage(t, "docs/overview.md")
+	doc.take("make images") // scripts/release runs it: TestComposeStartsAHubWithANodeAndMappers
 	hand := strings.SplitAfter(doc.take("make build"), "\n\n")
 	start, rest := replaceEach(t, hand[0], "make build\n", "", " &", " >>/var/log/edgebus-hand.log 2>&1 &"), strings.Join(hand[1:], "")
 	h.sh(src, start+"\nuntil bin/edgebus get nodes 2>/dev/null | grep -q '^demo .*online'; do sleep 0.1; done")

@@ -9,8 +9,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// The block of docs/upgrades.md that leads from nothing to a first upgrade, as it stands there.
-func TestTheFirstUpgradeOfTheDocumentOnAHost(t *testing.T) {
+// The block of docs/upgrades.md that leads from nothing to a first upgrade, as it stands there, and then that of docs/fleets.md to a first fleet.
+func TestTheFirstUpgradeAndTheFirstFleetOfTheDocumentsOnAHost(t *testing.T) {
 	t.Parallel()
 	block := readDocPage(t, "docs/upgrades.md").take("scripts/install.sh hub core agent")
 	h := newDocHosts(t, "192.0.2.10")[0]
@@ -36,4 +36,10 @@ func TestTheFirstUpgradeOfTheDocumentOnAHost(t *testing.T) {
 	require.Equal(t, "versions/v1.2.0\n", h.sh("", "readlink /usr/local/lib/edgebus/current"))
 	require.Equal(t, "versions/v1.2.0\n", h.sh("", "readlink /usr/local/lib/edgebus/agent"))
 	require.NotContains(t, h.sh(src, "grep -rl \"$(sed -n 2p minisign.key)\" /var/lib/edgebus /etc/edgebus || true"), "edgebus", "the secret key is nowhere else")
+
+	out = h.sh(src, own+readDocPage(t, "docs/fleets.md").take("cat >shops.yaml"))
+	require.Contains(t, out, "fleet/shops created")
+	require.Contains(t, out, "This is n1 in DELFT\n")
+	require.Contains(t, out, "fleet/shops configured")
+	h.until("grep 'This is n1 in DELFT' /etc/motd")
 }
