@@ -58,7 +58,7 @@ http.tls.clientCA signs and whose common name is NAME.
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			u.Name, u.Role = args[0], topics.Role(role)
-			if !slices.Contains(userRoles, role) {
+			if !slices.Contains(userRoles, role) && role != string(topics.RoleMapper) { // of which the check of the settings says where it belongs
 				return exitcode.Errorf(exitcode.Misused, "--role %q is none: it is %s", role, strings.Join(userRoles, ", "))
 			}
 			file, before, err := f.load()
