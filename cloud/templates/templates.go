@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"text/template"
 	"text/template/parse"
 
 	"github.com/edgebus/edgebus/topics/resource"
@@ -110,7 +109,8 @@ func (e *expander) expand(text, at string) string {
 	t, err := e.parse(text)
 	if err == nil && !e.parseOnly {
 		out := limitedWriter{grow: e.grow}
-		if err = t.Execute(&out, e.data); err == nil {
+		run := evaluator{out: &out, functions: e.functions(), variables: []templateVariable{{"$", e.data}}}
+		if err = run.list(e.data, t.Root); err == nil {
 			return out.String()
 		}
 	}
@@ -124,63 +124,104 @@ func (e *expander) expand(text, at string) string {
 	return text
 }
 
-// plainError is an error of text/template without the place in a template that has no name.
-func plainError(err error) string {
-	var exec template.ExecError
-	if errors.As(err, &exec) {
-		if inner := errors.Unwrap(exec.Err); inner != nil {
-			return inner.Error()
+// plainError is an error of a template without the place in a template that has no name.
+func plainError(err error) string { return strings.TrimPrefix(err.Error(), "template: ") }
+
+// functions are those of flightctl, with index, which fails where there is nothing, and those of text/template that need no bound.
+func (e *expander) functions() map[string]templateFunction {
+	text := func(f func(string) string) templateFunction {
+		return func(args []any) (any, error) {
+			_, texts, err := textArguments(args, 1, false)
+			if err != nil {
+				return nil, err
+			}
+			return f(texts[0]), e.grow(len(texts[0]))
 		}
 	}
-	text := err.Error()
-	if i := strings.LastIndex(text, ">: "); i >= 0 {
-		return text[i+len(">: "):]
-	}
-	return strings.TrimPrefix(text, "template: ")
-}
-
-// functions are those of flightctl, with index, which fails where there is nothing.
-func (e *expander) functions() template.FuncMap {
-	return template.FuncMap{
-		"upper": func(text string) (string, error) { return strings.ToUpper(text), e.grow(len(text)) },
-		"lower": func(text string) (string, error) { return strings.ToLower(text), e.grow(len(text)) },
-		"replace": func(old, by, text string) (string, error) {
-			if err := e.grow(len(text) + strings.Count(text, old)*(len(by)-len(old))); err != nil {
-				return "", err
+	return map[string]templateFunction{
+		"upper": text(strings.ToUpper), "lower": text(strings.ToLower),
+		"replace": func(args []any) (any, error) {
+			_, texts, err := textArguments(args, 3, false)
+			if err != nil {
+				return nil, err
 			}
-			return strings.ReplaceAll(text, old, by), nil
-		},
-		"getOrDefault": func(m map[string]string, key, otherwise string) string {
-			if v, ok := m[key]; ok {
-				return v
+			old, by, in := texts[0], texts[1], texts[2]
+			if err := e.grow(len(in) + strings.Count(in, old)*(len(by)-len(old))); err != nil {
+				return nil, err
 			}
-			return otherwise
+			return strings.ReplaceAll(in, old, by), nil
 		},
-		"index": func(m map[string]string, key string) (string, error) {
-			v, ok := m[key]
+		"getOrDefault": func(args []any) (any, error) {
+			m, texts, err := textArguments(args, 3, true)
+			if err != nil {
+				return nil, err
+			}
+			if v, ok := m[texts[0]]; ok {
+				return v, nil
+			}
+			return texts[1], nil
+		},
+		"index": func(args []any) (any, error) {
+			m, texts, err := textArguments(args, 2, true)
+			if err != nil {
+				return nil, err
+			}
+			v, ok := m[texts[0]]
 			if !ok {
-				return "", fmt.Errorf("there is no %q, and no getOrDefault says what else", key)
+				return nil, fmt.Errorf("there is no %q, and no getOrDefault says what else", texts[0])
 			}
 			return v, nil
 		},
+		"not": func(args []any) (any, error) {
+			if len(args) != 1 {
+				return nil, fmt.Errorf("wrong number of args: want 1 got %d", len(args))
+			}
+			return !isTrue(args[0]), nil
+		},
+		"eq": func(args []any) (any, error) { return isEqual(args) },
+		"ne": func(args []any) (any, error) {
+			if len(args) != 2 {
+				return nil, fmt.Errorf("wrong number of args: want 2 got %d", len(args))
+			}
+			same, err := isEqual(args)
+			return !same, err
+		},
+		"and": wantsArguments, "or": wantsArguments, // with arguments they are evaluated one by one
 	}
+}
+
+func wantsArguments(args []any) (any, error) {
+	if len(args) == 1 {
+		return args[0], nil
+	}
+	return nil, errors.New("wrong number of args: want at least 1 got 0")
 }
 
 // callableFunctions are the functions that a template may use: ours, and some of text/template's.
 var callableFunctions = []string{"upper", "lower", "replace", "getOrDefault", "index", "and", "or", "not", "eq", "ne"}
 
-func (e *expander) parse(text string) (*template.Template, error) {
+// parsedFunctions are those that the parser lets pass: checkNode says which of them are not supported.
+var parsedFunctions = func() map[string]any {
+	m := map[string]any{}
+	for _, name := range append([]string{"call", "html", "js", "len", "print", "printf", "println", "slice", "urlquery", "ge", "gt", "le", "lt"}, callableFunctions...) {
+		m[name] = true
+	}
+	return m
+}()
+
+func (e *expander) parse(text string) (*parse.Tree, error) {
 	switch e.texts++; {
 	case e.texts > maxTexts:
 		return nil, fmt.Errorf("more than %d texts have templates", maxTexts)
 	case len(text) > maxTextLength:
 		return nil, fmt.Errorf("a text with templates has %d bytes; at most %d are expanded", len(text), maxTextLength)
 	}
-	t, err := template.New("").Option("missingkey=error").Funcs(e.functions()).Parse(text)
+	trees, err := parse.Parse("", text, "{{", "}}", parsedFunctions)
 	if err != nil {
 		return nil, err
 	}
-	if len(t.Templates()) > 1 {
+	t := trees[""]
+	if len(trees) > 1 || t == nil {
 		return nil, errors.New("define and block are not supported")
 	}
 	return t, checkNode(t.Root)
