@@ -187,7 +187,7 @@ needs-gcc: # for the race detector
 
 .PHONY: needs-clients
 needs-clients: $(MQTTJS)/node_modules $(PEERS)/node_modules # the MQTT clients that both brokers are tried with, and the devices that mappers are
-	@scripts/needs.sh /usr/bin/python3=python3 /usr/lib/python3/dist-packages/paho/mqtt=python3-paho-mqtt /usr/sbin/snmpd=snmpd snmptrap=snmp \
+	@scripts/needs.sh /usr/bin/python3=python3 /usr/lib/python3/dist-packages/paho/mqtt=python3-paho-mqtt /usr/sbin/snmpd=snmpd snmptrap=snmp /usr/sbin/nginx=nginx-light openssl=openssl \
 		/usr/lib/python3/dist-packages/pymodbus=python3-pymodbus /usr/lib/python3/dist-packages/serial_asyncio=python3-serial-asyncio socat=socat prometheus-alertmanager=prometheus-alertmanager \
 		ip=iproute2 nsenter=util-linux jq=jq
 

@@ -37,6 +37,7 @@ func NewDriverBench(o Options, driver Driver) (*DriverBench, error) {
 	b.m.workCx, b.stop = context.WithCancel(context.Background())
 	b.m.out = newOutbox(b.take, o.Log)
 	b.m.out.now = o.Now
+	b.m.events = newEventQueue(b.take, o.Log)
 	b.m.out.connected()
 	return b, nil
 }

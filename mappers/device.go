@@ -27,13 +27,14 @@ type device struct {
 	gone          bool     // the worker closes and forgets it
 	unusable      error    // why it is not opened before its configuration changes; nil: it is
 
-	commands []command
-	online   *resource.OnlineRule // which values mean that it is online; nil: it is while it answers
-	model    *resource.DeviceModel
-	methods  []resource.DeviceCommand // executed by the SDK, as writes of properties
-	pushed   map[string]string
-	notices  map[string]string // what the driver tells users, by code
-	changed  bool              // there may be something to do: the worker looks
+	commands      []command
+	online        *resource.OnlineRule // which values mean that it is online; nil: it is while it answers
+	model         *resource.DeviceModel
+	methods       []resource.DeviceCommand // executed by the SDK, as writes of properties
+	pushed        map[string]string
+	notices       map[string]string // what the driver tells users, by code
+	eventsDropped int
+	changed       bool // there may be something to do: the worker looks
 
 	// used by the device's worker only
 	session *Opened

@@ -38,6 +38,7 @@
 //	report.go    what is published of a device: values, states, problems and refusals
 //	commands.go  commands: requests to a device with an answer
 //	events.go    events: what a device tells once
+//	eventqueue.go  events that wait for the broker
 //	outbox.go    the latest value of each topic, until the broker has it
 //	health.go    whether the mapper of another process is connected
 //	bench.go     devices without a broker, for tests of drivers

@@ -3,13 +3,16 @@ package mappers
 import (
 	"context"
 	"errors"
+	"strconv"
+	"time"
 
 	"github.com/edgebus/edgebus/broker/client"
 	"github.com/edgebus/edgebus/topics"
+	"github.com/edgebus/edgebus/topics/resource"
 )
 
-// startEvents runs the session's Events, when it has them, until the session is closed. Each event is published at once: it is none of
-// the device's state, so that the outbox, which has the latest of each topic, can't hold it. Without a connection to the broker it is lost.
+// startEvents runs the session's Events, when it has them, until the session is closed. Events wait in a queue of
+// their own for the broker: the outbox has the latest of each topic only.
 func (w *worker) startEvents(ctx context.Context, d *device) {
 	s, ok := d.session.Session.(EventSource)
 	if !ok || len(d.session.device.Events) == 0 {
@@ -48,10 +51,19 @@ func (m *mapper) publishEvent(d *device, device Device, event, value string) {
 		m.log.Warn().Err(r.Err).Str("device", d.key).Str("event", event).Msg("an event that the model doesn't allow is not published")
 		return
 	}
-	msg := client.Message{Topic: m.topic(d, topics.KindEvents, event), Payload: []byte(r.Value), QoS: 1}
-	m.mqtt.PublishAsync(msg, func(err error) {
-		if err != nil {
-			m.log.Warn().Err(err).Str("device", d.key).Str("event", event).Msg("an event is lost")
-		}
-	})
+	now := m.o.Now()
+	m.events.add(client.Message{
+		Topic: m.topic(d, topics.KindEvents, event), Payload: []byte(r.Value), QoS: 1,
+		User: []client.UserProperty{{Key: "ts", Value: resource.FormatTime(now)}},
+	}, func() { m.tellDropped(d, event, now) })
+}
+
+// tellDropped tells users of a device that an event was not published, because too many waited for the broker.
+func (m *mapper) tellDropped(d *device, event string, at time.Time) {
+	m.mu.Lock()
+	d.eventsDropped++
+	n := d.eventsDropped
+	m.mu.Unlock()
+	m.log.Warn().Str("device", d.key).Str("event", event).Time("at", at).Int("dropped", n).Msg("an event is dropped: too many wait for the broker")
+	m.tell(d, "Events", strconv.Itoa(n)+" events were dropped while the node's broker was away, the last of "+resource.FormatTime(at))
 }

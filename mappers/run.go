@@ -28,6 +28,7 @@ type mapper struct {
 	driver Driver
 	mqtt   *client.Client
 	out    *outbox
+	events *eventQueue
 	drives *driveLog
 	workCx context.Context // the workers'
 	work   sync.WaitGroup
@@ -64,6 +65,7 @@ func Run(ctx context.Context, o Options, driver Driver) error {
 		return err
 	}
 	m.out = newOutbox(m.mqtt.PublishAsync, o.Log)
+	m.events = newEventQueue(m.mqtt.PublishAsync, o.Log)
 	m.out.now = o.Now
 	m.out.tooLarge = m.valueTooLarge
 	m.out.set(m.presence(resource.Online))
@@ -93,6 +95,9 @@ func (m *mapper) run(ctx context.Context) error {
 	m.mu.Unlock()
 	err := m.awaitWorkers()
 	m.publishOffline()
+	if n := m.events.lost(); n > 0 {
+		m.log.Warn().Int("events", n).Msg("events are lost: the broker was away until the mapper ended")
+	}
 	stopMQTT()
 	return errors.Join(err, <-mqttEnd)
 }
@@ -166,10 +171,14 @@ func (m *mapper) clientOptions() client.Options {
 			return fmt.Errorf("can't say that mapper %s is online: %w", m.o.Name, err)
 		}
 		m.out.connected()
+		m.events.connected(true)
 		m.requestSetupAll()
 		return nil
 	}
-	o.OnDisconnect = func(error) { m.out.disconnected() }
+	o.OnDisconnect = func(error) {
+		m.out.disconnected()
+		m.events.connected(false)
+	}
 	o.OnMessage = m.message
 	return o
 }

@@ -46,6 +46,7 @@ func (m *mapper) runSetups(ctx context.Context) {
 		case <-tick.C:
 			m.setupAll(ctx)
 			m.out.retry(m.mqtt.Connected())
+			m.events.connected(m.mqtt.Connected())
 		}
 	}
 }
