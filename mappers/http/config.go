@@ -32,7 +32,7 @@ type deviceConfig struct {
 	credentials, ca, hook string // names of files
 	timeout               time.Duration
 	fields, commands      map[string]*field
-	order                 []*field
+	order, events         []*field
 }
 
 // field is where a property is, or what a command does.
@@ -90,6 +90,16 @@ func parseDevice(d mappers.Device, timeout time.Duration) (c deviceConfig, err e
 		}
 		c.fields[p.Name] = f
 		c.order = append(c.order, f)
+	}
+	for _, p := range d.Events {
+		f, err := parseField(p, protocolSettings.Event)
+		if err != nil {
+			return c, err
+		}
+		if c.hook == "" {
+			return c, settings.OfVisitor(protocol, p).Bad("path", "is of a device with hook: events are what it sends")
+		}
+		c.events = append(c.events, f)
 	}
 	for _, p := range d.Commands {
 		if c.commands[p.Name], err = parseField(p, protocolSettings.Command); err != nil {

@@ -21,14 +21,18 @@ type hookServer struct {
 	mu       sync.Mutex
 	server   *http.Server
 	at       net.Addr
-	sessions map[*session]func(property, value string)
+	sessions map[*session]hookUser
 }
+
+// hookUser is told what a device sends; nil: nobody listens.
+type hookUser struct{ value, event func(name, value string) }
 
 func newHookServer(address string) *hookServer {
-	return &hookServer{address: address, sessions: map[*session]func(property, value string){}}
+	return &hookServer{address: address, sessions: map[*session]hookUser{}}
 }
 
-func (h *hookServer) add(s *session, emit func(property, value string)) error {
+// change has a session listen for values or events besides, or no more.
+func (h *hookServer) change(s *session, change func(*hookUser)) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.address == "" {
@@ -49,34 +53,33 @@ func (h *hookServer) add(s *session, emit func(property, value string)) error {
 		}
 		go func(server *http.Server) { _ = server.Serve(l) }(h.server)
 	}
-	h.sessions[s] = emit
-	return nil
-}
-
-func (h *hookServer) remove(s *session) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	delete(h.sessions, s)
+	u := h.sessions[s]
+	change(&u)
+	h.sessions[s] = u
+	if u.value == nil && u.event == nil {
+		delete(h.sessions, s)
+	}
 	if len(h.sessions) == 0 && h.server != nil {
 		_ = h.server.Close()
 		h.server = nil
 	}
+	return nil
 }
 
 // find is the session of a device that knows the secret. Who doesn't know it isn't told whether the device is there.
-func (h *hookServer) find(device, secret string) (*session, func(property, value string)) {
+func (h *hookServer) find(device, secret string) (*session, hookUser) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	for s, emit := range h.sessions {
+	for s, u := range h.sessions {
 		if s.device.Name == device && subtle.ConstantTimeCompare([]byte(s.hook), []byte(secret)) == 1 {
-			return s, emit
+			return s, u
 		}
 	}
-	return nil, nil
+	return nil, hookUser{}
 }
 
 func (h *hookServer) receive(w http.ResponseWriter, r *http.Request) {
-	s, emit := h.find(r.PathValue("device"), r.PathValue("secret"))
+	s, user := h.find(r.PathValue("device"), r.PathValue("secret"))
 	if s == nil {
 		http.Error(w, "no device has this name and secret", http.StatusNotFound)
 		return
@@ -87,36 +90,50 @@ func (h *hookServer) receive(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	m := &jsonpath.Message{Source: "the hook", Payload: body}
-	told := 0
-	for _, f := range s.config.order {
-		if f.get != "" {
-			continue
-		}
-		reading, ok := f.reading(m)
-		if ok && reading.Err == nil {
-			emit(f.name, reading.Value)
-			told++
-		}
-	}
+	told := user.tell(user.value, s.config.order, m) + user.tell(user.event, s.config.events, m)
 	if told == 0 {
-		http.Error(w, "the body has no value of any property: see path in the model's visitors", http.StatusUnprocessableEntity)
+		http.Error(w, "the body has no value of any property, and no event: see path in the model's visitors", http.StatusUnprocessableEntity)
 		return
 	}
 	w.WriteHeader(http.StatusNoContent)
 }
 
+// tell emits what the body says of fields that come by the hook, and counts them.
+func (hookUser) tell(emit func(name, value string), fields []*field, m *jsonpath.Message) (told int) {
+	if emit == nil {
+		return 0
+	}
+	for _, f := range fields {
+		if f.get != "" {
+			continue
+		}
+		if reading, ok := f.reading(m); ok && reading.Err == nil {
+			emit(f.name, reading.Value)
+			told++
+		}
+	}
+	return told
+}
+
 // Push implements mappers.Pusher.
 func (s *session) Push(ctx context.Context, emit func(property, value string)) error {
-	if s.hook == "" {
-		<-ctx.Done()
-		return nil
+	return s.listen(ctx, func(u *hookUser) { u.value = emit }, func(u *hookUser) { u.value = nil })
+}
+
+// Events implements mappers.EventSource: each message that a device sends is one.
+func (s *session) Events(ctx context.Context, emit func(event, value string)) error {
+	return s.listen(ctx, func(u *hookUser) { u.event = emit }, func(u *hookUser) { u.event = nil })
+}
+
+// listen takes what the device sends until ctx ends.
+func (s *session) listen(ctx context.Context, begin, end func(*hookUser)) error {
+	if s.hook != "" {
+		if err := s.driver.hooks.change(s, begin); err != nil {
+			s.device.Tell("Hooks", err.Error())
+		} else {
+			defer func() { _ = s.driver.hooks.change(s, end) }()
+		}
 	}
-	if err := s.driver.hooks.add(s, emit); err != nil {
-		s.device.Tell("Hooks", err.Error())
-		<-ctx.Done()
-		return nil
-	}
-	defer s.driver.hooks.remove(s)
 	<-ctx.Done()
 	return nil
 }

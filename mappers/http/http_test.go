@@ -251,7 +251,7 @@ func TestADeviceSendsItsValues(t *testing.T) {
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "meter"), []byte("0123456789abcdef\n"), 0o600))
 	d := mappers.Device{Name: "meter", Config: map[string]string{"url": "http://127.0.0.1", "hook": "meter"}, Properties: []mappers.Property{
 		newProperty("power", mappers.Float, false, "path", "data.power"), newProperty("polled", mappers.Float, false, "get", "/x"),
-	}}
+	}, Events: []mappers.Property{newProperty("button", mappers.String, false, "path", "press")}}
 	s := openRelay(t, Options{CredentialsDir: dir, Hooks: "127.0.0.1:0"}, d)
 	told := make(chan string, 10)
 	ctx, stop := context.WithCancel(t.Context())
@@ -281,6 +281,16 @@ func TestADeviceSendsItsValues(t *testing.T) {
 	assert.Equal(t, 404, send("/hooks/other/0123456789abcdef", `{"data":{"power":1}}`))
 	assert.Equal(t, 422, send("/hooks/meter/0123456789abcdef", `{"polled":1}`))
 	assert.Equal(t, 413, send("/hooks/meter/0123456789abcdef", strings.Repeat("x", maxAnswer+1)))
+	assert.Equal(t, 422, send("/hooks/meter/0123456789abcdef", `{"press":"single"}`), "nobody listens for events yet")
+	listening, stopListening := context.WithCancel(t.Context())
+	go func() { ended <- s.Events(listening, func(name, value string) { told <- name + ":" + value }) }()
+	require.Eventually(t, func() bool { return send("/hooks/meter/0123456789abcdef", `{"press":"single"}`) == 204 }, 5*time.Second, time.Millisecond)
+	assert.Equal(t, "button:single", <-told)
+	assert.Equal(t, 204, send("/hooks/meter/0123456789abcdef", `{"press":"single","data":{"power":1}}`))
+	assert.ElementsMatch(t, []string{"power=1", "button:single"}, []string{<-told, <-told}, "equal ones are two")
+	stopListening()
+	require.NoError(t, <-ended)
+	assert.Equal(t, 422, send("/hooks/meter/0123456789abcdef", `{"press":"single"}`))
 	stop()
 	require.NoError(t, <-ended)
 	assert.Empty(t, told)

@@ -20,6 +20,9 @@ var protocolSettings = mappers.ProtocolSettings{
 		{Name: "body", Type: "string", Help: "of that request, with {value} or {json} (default: the value)"},
 		{Name: "contentType", Type: "string", Default: "application/json", Help: "of the body"},
 	},
+	Event: []mappers.ProtocolSetting{
+		{Name: "path", Type: "string", Help: "where the event is in the JSON of what the device sends by its hook (default: all of it)"},
+	},
 	Command: []mappers.ProtocolSetting{
 		{Name: "write", Type: "string", Required: true, Help: "request that the command makes: POST /reboot"},
 		{Name: "body", Type: "string", Help: "of that request, with {value} or {json} for the input"},
