@@ -140,7 +140,7 @@ release: ## make a release, in .out/release (VERSION=v0.9.0; EDGEBUS_RELEASE_KEY
 	@$(call RELEASE,release)
 
 .PHONY: packages-test
-packages-test: needs-packages $(TOOLS)/gotestsum ## install, upgrade, remove and purge what users install, on a Debian of its own
+packages-test: needs-packages $(TOOLS)/gotestsum $(TOOLS)/cosign ## install, upgrade, remove and purge what users install, on a Debian of its own
 	@$(STAGE) packages-test env -C scripts/release CI=$(CI) $(GOTESTSUM) --jsonfile ../../.out/packages.json -- -trimpath -count=1 -timeout 10m .
 
 .PHONY: golden
@@ -179,7 +179,7 @@ needs-bench: # the broker that ours is compared with, and the tool that keeps bo
 needs-packages: # a Debian to install into, and what reads packages
 	@mkdir -p .out
 	@scripts/needs.sh mmdebstrap=mmdebstrap systemd-nspawn=systemd-container nsenter=util-linux lintian=lintian rpm=rpm \
-		podman=podman crun=crun docker-compose=docker-compose curl=curl
+		qemu-arm-static=qemu-user-static minisign=minisign podman=podman crun=crun docker-compose=docker-compose curl=curl
 
 .PHONY: needs-gcc
 needs-gcc: # for the race detector
@@ -222,6 +222,11 @@ $(TOOLS)/helm: test/tools/helm/go.mod test/tools/helm/go.sum
 # A mapper made with KubeEdge's framework, for the bridge that KubeEdge's mappers register with.
 $(TOOLS)/kubeedge-mapper: test/tools/kubeedge/go.mod test/tools/kubeedge/go.sum test/tools/kubeedge/main.go
 	@$(STAGE) $(@F) env -C test/tools/kubeedge CGO_ENABLED=0 go build -trimpath -ldflags '-s -w' -o $(TOOLS)/kubeedge-mapper .
+	@touch $@
+
+# cosign, which verifies what a release signs.
+$(TOOLS)/cosign: test/tools/cosign/go.mod test/tools/cosign/go.sum
+	@$(STAGE) $(@F) env -C test/tools/cosign CGO_ENABLED=0 go build -trimpath -ldflags '-s -w' -o $(TOOLS)/cosign github.com/sigstore/cosign/v2/cmd/cosign
 	@touch $@
 
 # An OpenID Connect provider, for the tests of signing in.

@@ -14,7 +14,8 @@
 //	notices.go    licences of what is linked
 //	packages.go   deb and rpm: which package has what
 //	images.go     container images
-//	release.go    archives, SBOMs, checksums and a signature
+//	release.go    archives, SBOMs, checksums
+//	sign.go       signatures of the checksums, for minisign and for cosign
 //	scripts.go    what a package does when it is installed and removed
 //
 // # Where to add

@@ -9,9 +9,10 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"runtime"
 	"strings"
 
-	"aead.dev/minisign"
+	"golang.org/x/sync/errgroup"
 )
 
 // makeRelease makes all that users download: packages, images, an archive for each architecture with all programs, lists of what is in
@@ -103,23 +104,34 @@ func copyPath(from, to string) error {
 	})
 }
 
-// writeSBOMs writes for each program which modules are in it, in CycloneDX.
+// writeSBOMs writes for each program which modules are in it, in CycloneDX. The tool says in it what it is by its own checksum: it is built as the
+// programs are, and not run from the build cache, which others clean.
 func (b *releaseBuild) writeSBOMs() error {
+	tool := filepath.Join(b.work(), "cyclonedx-gomod")
+	build := b.command("go", "build", "-trimpath", "-buildvcs=false", "-ldflags", "-s -w", "-o", tool, "github.com/CycloneDX/cyclonedx-gomod/cmd/cyclonedx-gomod")
+	build.Dir, build.Env = filepath.Join(b.root, "scripts", "release"), append(os.Environ(), "CGO_ENABLED=0") // the module whose tool it is
+	if err := build.Run(); err != nil {
+		return fmt.Errorf("cyclonedx-gomod: %w", err)
+	}
+	var g errgroup.Group
+	g.SetLimit(runtime.NumCPU())
 	for _, arch := range b.arches {
 		for _, program := range b.programs() {
-			cmd := b.command("go", "tool", "cyclonedx-gomod", "bin", "-json", "-noserial", "-notimestamp", "-version", b.version,
-				"-output", filepath.Join(b.out, fmt.Sprintf("%s_%s_%s.cdx.json", program, b.version, arch)), b.binary(arch, program))
-			cmd.Dir = filepath.Join(b.root, "scripts", "release") // whose tool it is
-			cmd.Stderr = nil
-			if out, err := cmd.CombinedOutput(); err != nil {
-				return fmt.Errorf("cyclonedx-gomod for %s: %w: %s", program, err, out)
-			}
+			g.Go(func() error {
+				cmd := b.command(tool, "bin", "-json", "-noserial", "-notimestamp", "-version", b.version,
+					"-output", filepath.Join(b.out, fmt.Sprintf("%s_%s_%s.cdx.json", program, b.version, arch)), b.binary(arch, program))
+				cmd.Stderr = nil
+				if out, err := cmd.CombinedOutput(); err != nil {
+					return fmt.Errorf("cyclonedx-gomod for %s: %w: %s", program, err, out)
+				}
+				return nil
+			})
 		}
 	}
-	return nil
+	return g.Wait()
 }
 
-// writeChecksums writes SHA256SUMS of all files, and signs it with the key of minisign in the file of EDGEBUS_RELEASE_KEY, if there is one.
+// writeChecksums writes SHA256SUMS of all files, and signs it with the keys that there are: see sign.go.
 func (b *releaseBuild) writeChecksums() error {
 	entries, err := os.ReadDir(b.out)
 	if err != nil {
@@ -139,27 +151,5 @@ func (b *releaseBuild) writeChecksums() error {
 	if err := os.WriteFile(filepath.Join(b.out, "SHA256SUMS"), sums.Bytes(), 0o644); err != nil {
 		return err
 	}
-	return b.sign(sums.Bytes())
-}
-
-func (b *releaseBuild) sign(text []byte) error {
-	file := os.Getenv("EDGEBUS_RELEASE_KEY")
-	if file == "" {
-		return nil
-	}
-	secret, err := os.ReadFile(file)
-	if err != nil {
-		return err
-	}
-	var key minisign.PrivateKey
-	if minisign.IsEncrypted(secret) {
-		key, err = minisign.DecryptKey(os.Getenv("EDGEBUS_RELEASE_PASSWORD"), secret)
-	} else {
-		err = key.UnmarshalText(secret)
-	}
-	if err != nil {
-		return fmt.Errorf("EDGEBUS_RELEASE_KEY: %w", err)
-	}
-	signature := minisign.SignWithComments(key, text, "file:SHA256SUMS\tversion:"+b.version, "signature of Edgebus "+b.version)
-	return os.WriteFile(filepath.Join(b.out, "SHA256SUMS.minisig"), signature, 0o644)
+	return errors.Join(b.signMinisign(sums.Bytes()), b.signCosign(sums.Bytes()))
 }

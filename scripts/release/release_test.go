@@ -58,6 +58,15 @@ func TestTwoBuildsAreTheSameBytes(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Setenv("EDGEBUS_RELEASE_KEY", secret)
+	keys := t.TempDir()
+	newKeys := exec.Command(cosignProgram(t), "generate-key-pair")
+	newKeys.Dir = keys
+	newKeys.Env = append(os.Environ(), "COSIGN_PASSWORD=a password")
+	if out, err := newKeys.CombinedOutput(); err != nil {
+		t.Fatalf("cosign generate-key-pair: %v: %s", err, out)
+	}
+	t.Setenv("EDGEBUS_COSIGN_KEY", filepath.Join(keys, "cosign.key"))
+	t.Setenv("COSIGN_PASSWORD", "a password")
 	var sums [2]string
 	for n := range sums {
 		b := newBuild(t, "v0.9.0")
@@ -66,6 +75,7 @@ func TestTwoBuildsAreTheSameBytes(t *testing.T) {
 		if err := buildOfOne(b); err != nil {
 			t.Fatal(err)
 		}
+		checkSignatures(t, b.out, public.String(), filepath.Join(keys, "cosign.pub"))
 		list, err := os.ReadFile(filepath.Join(b.out, "SHA256SUMS"))
 		if err != nil {
 			t.Fatal(err)
@@ -87,6 +97,43 @@ func TestTwoBuildsAreTheSameBytes(t *testing.T) {
 	for _, kind := range []string{".deb", ".rpm", ".oci.tar", ".docker.tar", ".tar.gz", ".cdx.json", "edgebus-hub-0.9.0.tgz"} {
 		if !strings.Contains(sums[0], kind+"\n") {
 			t.Errorf("there is no %s in\n%s", kind, sums[0])
+		}
+	}
+}
+
+// cosignProgram is cosign, which the Makefile builds from its module.
+func cosignProgram(t *testing.T) string {
+	t.Helper()
+	path, err := filepath.Abs("../../.tools/cosign")
+	if err == nil {
+		_, err = os.Stat(path)
+	}
+	if err != nil {
+		t.Fatalf("%v: make packages-test builds it", err)
+	}
+	return path
+}
+
+// checkSignatures has the programs of others verify the signatures, as users do; and a list that was changed is refused.
+func checkSignatures(t *testing.T, dir, minisignKey, cosignKey string) {
+	t.Helper()
+	list, err := os.ReadFile(filepath.Join(dir, "SHA256SUMS"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	forged := filepath.Join(t.TempDir(), "SHA256SUMS")
+	if err := os.WriteFile(forged, append(list, '\n'), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, verify := range [][]string{
+		{"minisign", "-V", "-P", minisignKey, "-x", filepath.Join(dir, "SHA256SUMS.minisig"), "-m"},
+		{cosignProgram(t), "verify-blob", "--key", cosignKey, "--signature", filepath.Join(dir, "SHA256SUMS.sig"), "--insecure-ignore-tlog=true"},
+	} {
+		if out, err := exec.Command(verify[0], append(verify[1:], filepath.Join(dir, "SHA256SUMS"))...).CombinedOutput(); err != nil {
+			t.Errorf("%s: %v: %s", filepath.Base(verify[0]), err, out)
+		}
+		if out, err := exec.Command(verify[0], append(verify[1:], forged)...).CombinedOutput(); err == nil {
+			t.Errorf("%s takes a list that was changed: %s", filepath.Base(verify[0]), out)
 		}
 	}
 }

@@ -24,13 +24,15 @@ import (
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
-// A node takes another version of core and agent, and with a flag goes back, by the commands that people use. Meanwhile clients write
-// on both sides, and what either side has acknowledged both have in the end.
+// A node of the release before takes the present version of core and agent, and with a flag goes back, by the commands that people use.
+// Meanwhile clients write on both sides, and what either side has acknowledged both have in the end.
 func TestThereAndBackUnderLoad(t *testing.T) {
 	t.Parallel()
-	const before = "v1.0.0"
+	const before = "v0.9.0"
+	formatBefore, err := storeFormatOf(readProgram(t, "before"))
+	require.NoError(t, err)
 	n := newTestNode(t, 2*time.Minute, func(n *testNode) {
-		n.chain = true
+		n.chain, n.from = true, before
 		n.installAgent(before)
 		n.Create(stand.ModelManifest("valve", "{name: set, type: int, accessMode: ReadWrite}", "{name: goal, type: int, accessMode: ReadWrite}", "{name: seen, type: int}") +
 			stand.DeviceManifests("valve", "virtual", "valve"))
@@ -38,7 +40,7 @@ func TestThereAndBackUnderLoad(t *testing.T) {
 	n.known()
 	w := n.load()
 	p, stop := n.exchange()
-	n.pushes(before, store.Format)
+	n.pushes(before, formatBefore)
 	n.pushes("v1.1.0", store.Format)
 
 	w.goesOn()
@@ -50,6 +52,14 @@ func TestThereAndBackUnderLoad(t *testing.T) {
 	w.goesOn()
 
 	out, err = n.edgebus("upgrade", "start", before, "--node", "n1", "--allow-downgrade", "--wait")
+	if formatBefore != store.Format {
+		require.Error(t, err, "a core can't read a newer format of the store")
+		n.runs("v1.1.0")
+		stop()
+		p.complete()
+		w.complete()
+		return
+	}
 	require.NoError(t, err, out)
 	require.Equal(t, "v1.1.0 "+before+" ", n.went(before))
 	n.runs(before)

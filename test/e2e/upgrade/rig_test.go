@@ -32,7 +32,7 @@ import (
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
-// builtPrograms are built once: the real core in two versions and, as v2.0.0, with the next format of the store, and the core that misbehaves.
+// builtPrograms are built once: the core and the agent of the release before (v0.9.0 here), the real core in two versions and, as v2.0.0, with the next format of the store, and the core that misbehaves.
 var builtPrograms = sync.OnceValues(func() (map[string]string, error) {
 	dir, err := os.MkdirTemp("", "upgrade")
 	if err != nil {
@@ -43,7 +43,12 @@ var builtPrograms = sync.OnceValues(func() (map[string]string, error) {
 	if err != nil {
 		return nil, err
 	}
+	if built["before"], err = sourcesBefore(filepath.Join("..", "..", ".."), dir); err != nil {
+		return nil, err
+	}
 	for _, p := range []struct{ name, pkg, version string }{
+		{"core-0.9.0", "edge/cmd/edgecore", "v0.9.0"},
+		{"agent-0.9.0", "edge/cmd/edgeagent", "v0.9.0"},
 		{"core-1.0.0", "edge/cmd/edgecore", "v1.0.0"},
 		{"core-1.1.0", "edge/cmd/edgecore", "v1.1.0"},
 		{"core-2.0.0", "edge/cmd/edgecore", "v2.0.0"},
@@ -57,7 +62,11 @@ var builtPrograms = sync.OnceValues(func() (map[string]string, error) {
 		if p.version == "v2.0.0" {
 			flags = []string{"-overlay", overlay}
 		}
-		if err := buildProgram(".", p.pkg, p.version, built[p.name], flags...); err != nil {
+		sources := "."
+		if p.version == "v0.9.0" {
+			sources = built["before"]
+		}
+		if err := buildProgram(sources, p.pkg, p.version, built[p.name], flags...); err != nil {
 			return nil, err
 		}
 	}
