@@ -91,6 +91,7 @@ lint: $(TOOLS)/golangci-lint $(TOOLS)/govulncheck $(TOOLS)/helm ## check style, 
 	@$(STAGE) monitoring env -C scripts/monitoring CGO_ENABLED=0 go test -trimpath -count=1 .
 	@$(STAGE) chart env -C test/tools/chart CGO_ENABLED=0 go test -trimpath -count=1 .
 	@$(STAGE) chunkenc env -C test/tools/chunkenc CGO_ENABLED=0 go test -trimpath -count=1 .
+	@$(STAGE) otlp env -C test/tools/otlp CGO_ENABLED=0 go test -trimpath -count=1 .
 	@$(STAGE) govulncheck scripts/vulncheck.sh $(TOOLS)/govulncheck
 
 .PHONY: bench
