@@ -16,6 +16,7 @@
 //   - sparkplug: payloads of Sparkplug B
 //   - schedule: windows of time in which nodes may be updated
 //   - backoff: how long to wait before something that failed is tried again
+//   - trace: the form in which a trace goes from program to program
 //
 // # Where to add
 //
