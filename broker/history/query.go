@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"math"
 	"os"
+	"runtime"
 	"slices"
 
 	"github.com/edgebus/edgebus/topics/resource"
@@ -189,11 +190,12 @@ func (s *Store) each(ctx context.Context, q Query, yield func([]sample) error) (
 		}
 	}
 	for _, number := range numbers {
-		if err := ctx.Err(); err != nil {
+		end, err := s.turn(ctx)
+		if err != nil {
 			return since, err
 		}
 		list, err := s.readNumber(number, q)
-		if err != nil {
+		if end(); err != nil {
 			return since, err
 		}
 		list = cut(list, q.Floor)
@@ -215,17 +217,30 @@ func (s *Store) each(ctx context.Context, q Query, yield func([]sample) error) (
 	return since, nil
 }
 
+// turn waits until no other request reads a file, and until all others had the processor (docs/adr/0153): so whoever else has something to do
+// waits for one file, however many requests there are. The file is read when end is called.
+func (s *Store) turn(ctx context.Context) (end func(), err error) {
+	s.reading.Lock()
+	runtime.Gosched()
+	if err := ctx.Err(); err != nil {
+		s.reading.Unlock()
+		return nil, err
+	}
+	return s.reading.Unlock, nil
+}
+
 // first finds when the past of a series begins.
 func (s *Store) first(ctx context.Context, name SeriesKey) (t int64, err error) {
 	s.files.Lock()
 	list := slices.Clone(s.closed)
 	s.files.Unlock()
 	for _, f := range list {
-		if err := ctx.Err(); err != nil {
+		end, err := s.turn(ctx)
+		if err != nil {
 			return 0, err
 		}
 		found, err := s.readDirectory(f.number, name)
-		if err != nil {
+		if end(); err != nil {
 			return 0, err
 		}
 		if found != 0 {

@@ -67,6 +67,8 @@ type Store struct {
 	low     string // why nothing is to be written: how little of the disk is free
 	texts   int    // bytes of texts that wait to be written
 
+	reading sync.Mutex // held while a file is read for a request; locked before files
+
 	files   sync.Mutex // of the files and the log
 	id      string
 	closed  []fileInfo // in the order of their numbers

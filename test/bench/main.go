@@ -59,6 +59,7 @@ var benchSections = []benchSection{
 	{"QoS 1 to an offline durable session", measureOffline},
 	{"Idle connections", measureIdle},
 	{"Neighbours", measureNeighbours},
+	{"Neighbours of who asks for the past", measurePastRequests},
 	{"Attacks", measureAttacks},
 	{"Hub memory", measureHubMemory},
 	{"A hundred thousand Devices", measureObjects},

@@ -67,7 +67,7 @@ func measureNeighbours(b benchRun) error {
 			if first {
 				n.header(b, h.name)
 			}
-			err = n.bear(b, f)
+			err = n.bear(b, f.What, func() (func(), error) { return n.unleash(f) })
 			n.close()
 			if err != nil {
 				return fmt.Errorf("%s, %s: %w", h.name, f.Name, err)
@@ -135,7 +135,7 @@ func (n *neighbourProcess) header(b benchRun, name string) {
 }
 
 // bear lets a flood loose on the program and takes it away again, several times.
-func (n *neighbourProcess) bear(b benchRun, f flood.Flood) error {
+func (n *neighbourProcess) bear(b benchRun, what string, unleash func() (end func(), err error)) error {
 	var quiet, flooded []victimFigures
 	for range neighbourRounds {
 		c, err := n.measure(b.d)
@@ -143,7 +143,7 @@ func (n *neighbourProcess) bear(b benchRun, f flood.Flood) error {
 			return err
 		}
 		quiet = append(quiet, c)
-		end, err := n.unleash(f)
+		end, err := unleash()
 		if err != nil {
 			return err
 		}
@@ -163,7 +163,7 @@ func (n *neighbourProcess) bear(b benchRun, f flood.Flood) error {
 		}
 		return median(all)
 	}
-	row := []string{f.What}
+	row := []string{what}
 	cell := func(bound float64, get func(victimFigures) float64) {
 		with, without := of(flooded, get), of(quiet, get)
 		text := fmt.Sprintf("%s (%.2f)", formatMicros(time.Duration(with*1e9)), with/without)

@@ -4,6 +4,8 @@ package main
 
 import (
 	"bytes"
+	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -13,10 +15,16 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
+	"github.com/rs/zerolog"
+
+	"github.com/edgebus/edgebus/broker/history"
 	"github.com/edgebus/edgebus/test/faults"
+	"github.com/edgebus/edgebus/topics/resource"
 )
 
 const (
@@ -198,4 +206,105 @@ func procField(pid int, file, name string) (float64, error) {
 		}
 	}
 	return 0, fmt.Errorf("process %d: no %s", pid, name)
+}
+
+const (
+	askedDays   = 30
+	askedAtOnce = 8
+)
+
+// measurePastRequests measures what well-behaved clients of a node notice of requests for a month of a hundred devices.
+func measurePastRequests(b benchRun) error {
+	broker, unpin, err := pinCPU()
+	if err != nil {
+		return err
+	}
+	defer unpin()
+	n, err := openNeighbourhood(filepath.Join(b.bin, "edgecore"), broker, seedPast, "--node-name", "n1", "--link-server", "")
+	if err != nil {
+		return err
+	}
+	defer n.close()
+	if err := n.inhabit("v1/nodes/n1/devices/d0/reported/p"); err != nil {
+		return err
+	}
+	unleash := func() (func(), error) {
+		ctx, cancel := context.WithCancel(context.Background())
+		var all sync.WaitGroup
+		var failed atomic.Pointer[error]
+		for i := range askedAtOnce {
+			all.Go(func() {
+				for d := i; ctx.Err() == nil; d = (d + askedAtOnce) % polledDevices {
+					url := fmt.Sprintf("http://%s/apis/edgebus.io/v1alpha1/namespaces/default/devices/d%d/history?property=p2&from=%dh", n.target.HTTP, d, 24*askedDays)
+					if err := askPast(ctx, url); err != nil && ctx.Err() == nil {
+						failed.Store(&err)
+						return
+					}
+				}
+			})
+		}
+		return func() {
+			cancel()
+			all.Wait()
+			if err := failed.Load(); err != nil {
+				fmt.Fprintf(os.Stderr, "bench: a request for history: %v\n", *err)
+			}
+		}, nil
+	}
+	fmt.Fprintf(b.w, "As in the section above, on a node that has %d days of %d devices, a value every five minutes each.\n", askedDays, polledDevices)
+	n.header(b, "edgecore")
+	return n.bear(b, fmt.Sprintf("asks for %d days of one device after the other, 500 points, %d at a time", askedDays, askedAtOnce), unleash)
+}
+
+func askPast(ctx context.Context, url string) error {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return err
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(resp.Body)
+	if err == nil && (resp.StatusCode != http.StatusOK || len(body) < 10_000) {
+		err = fmt.Errorf("%s: %.200s", resp.Status, body)
+	}
+	return err
+}
+
+// seedPast writes devices and their past into a core's data directory, as if a month had gone by.
+func seedPast(dir string) error {
+	docs := map[string][]byte{}
+	for d := range polledDevices {
+		device := benchDevice(d)
+		device.Metadata.UID = "u" + strconv.Itoa(d)
+		doc, err := json.Marshal(resource.NewBundle(device, benchModel(3)))
+		if err != nil {
+			return err
+		}
+		docs[fmt.Sprintf("devices/d%d", d)] = doc
+	}
+	if err := seedDocuments(dir, docs); err != nil {
+		return err
+	}
+	end := time.Now()
+	now := end.AddDate(0, 0, -askedDays)
+	s, err := history.Open(history.Options{Dir: filepath.Join(dir, history.DirName, "shared"), Bytes: 512 << 20, Log: zerolog.Nop(), Now: func() time.Time { return now }})
+	if err != nil {
+		return err
+	}
+	m := benchModel(3)
+	p, _ := m.Property("p2")
+	for n := 0; now.Before(end); n++ {
+		for d := range polledDevices {
+			value := strconv.FormatFloat(float64(200+(n*(d+7))%31)/10, 'f', -1, 64)
+			s.Record(history.SeriesKey{Device: "u" + strconv.Itoa(d), Property: p.Name}, p, value, now.UnixMilli(), 0)
+		}
+		if now = now.Add(5 * time.Minute); n%6 == 5 {
+			s.Flush()
+		}
+	}
+	s.Flush()
+	return nil
 }

@@ -38,7 +38,8 @@ func (d *demo) makePast(ctx context.Context) error {
 	for t := now.Add(-pastTime); t.Before(now); t = t.Add(pastStep) {
 		day := 2 * math.Pi * float64(t.Hour()*60+t.Minute()-9*60) / (24 * 60)
 		ripple := math.Sin(float64(t.Unix()/300) * 2.1)
-		for device, celsius := range map[string]float64{"thermostat": 20.5 + 1.5*math.Sin(day) + 0.3*ripple, "lamp": 31 + 5*math.Sin(day) + ripple} {
+		warm := min(float64(now.Sub(t))/float64(time.Hour), 1) // it goes out an hour ago, and is as cold as the simulated one begins
+		for device, celsius := range map[string]float64{"thermostat": 20.5 + 1.5*math.Sin(day) + 0.3*ripple, "lamp": 21 + warm*(10+5*math.Sin(day)+ripple)} {
 			m := client.Message{
 				Topic:   topics.Address{Node: demoNode, Kind: topics.KindReported, Device: device, Name: "temperature"}.String(),
 				Payload: []byte(strconv.FormatFloat(celsius, 'f', 1, 64)), QoS: 1,
