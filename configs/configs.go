@@ -282,7 +282,15 @@ type HTTPMapper struct {
 
 // MapperMQTT holds the settings of the mqtt driver.
 type MapperMQTT struct {
-	Timeout time.Duration `yaml:"timeout" min:"1"`
+	Timeout       time.Duration `yaml:"timeout" min:"1"`
+	SparkplugHost string        `yaml:"sparkplugHost"`
+}
+
+// Check reports which settings are wrong.
+func (m MapperMQTT) Check(report func(key, format string, args ...any)) {
+	if strings.ContainsAny(m.SparkplugHost, "/+#") {
+		report("sparkplugHost", "%q must have no /, + and #: it is a part of a topic", m.SparkplugHost)
+	}
 }
 
 // Virtual holds the settings of the virtual driver.

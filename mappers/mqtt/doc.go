@@ -27,6 +27,7 @@
 //	availability.go  whether the device is there
 //	mqtt.go          the driver, its connection and its sessions
 //	events.go        events and commands of the model
+//	sparkplughost.go  the state of a host of Sparkplug B
 //	sparkplug.go     Sparkplug B: edge nodes, births and aliases
 //	zigbee2mqtt.go   a model of what a zigbee2mqtt device exposes
 //	browse.go        mapper-mqtt browse, and browsesparkplug.go of an edge node of Sparkplug

@@ -32,6 +32,8 @@ const retainedWait = 200 * time.Millisecond
 type Options struct {
 	Broker  client.Options // where the broker is, and how to sign in
 	Timeout time.Duration  // default DefaultTimeout
+	// SparkplugHost is the id of a host application of Sparkplug B whose state is published; empty: none.
+	SparkplugHost string
 }
 
 // Driver opens devices that speak MQTT. They share one connection, which exists while any of them is open.
@@ -45,6 +47,7 @@ type Driver struct {
 	sessions  map[*session]struct{}
 	topics    map[string]map[*session]struct{} // who has subscribed to what; also to what has wildcards
 	edgeNodes map[sparkplugSource]*edgeNode
+	hostSince time.Time // of SparkplugHost: when the connection began
 }
 
 // New makes a driver.
@@ -133,6 +136,9 @@ func (d *Driver) start() error {
 	if err != nil {
 		return err
 	}
+	if err := d.beginHost(c); err != nil {
+		return err
+	}
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
 	go func() {
@@ -141,6 +147,7 @@ func (d *Driver) start() error {
 	}()
 	d.mqtt = c
 	d.stop = func() {
+		d.endHost(c)
 		cancel()
 		<-done
 	}
@@ -199,6 +206,9 @@ func (d *Driver) onConnect(ctx context.Context, _ bool) error {
 		all = append(all, client.Subscription{Filter: name, QoS: 1})
 	}
 	d.mu.Unlock()
+	if err := d.bearHost(ctx, c); err != nil {
+		d.o.Broker.Log.Warn().Err(err).Msg("it isn't said that the host is online")
+	}
 	for batch := range slices.Chunk(all, 100) {
 		if c == nil {
 			return nil
@@ -214,6 +224,7 @@ func (d *Driver) onConnect(ctx context.Context, _ bool) error {
 func (d *Driver) onDisconnect(error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	_ = d.beginHost(d.mqtt) // the will was valid before
 	for _, n := range d.edgeNodes {
 		n.reset()
 	}
@@ -227,6 +238,9 @@ func (d *Driver) onDisconnect(error) {
 func (d *Driver) onMessage(m client.Message) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	if d.o.SparkplugHost != "" && m.Topic == stateTopic+d.o.SparkplugHost {
+		d.hearHost(m)
+	}
 	for s := range d.topics[m.Topic] {
 		msg := &jsonpath.Message{Source: m.Topic, Payload: m.Payload}
 		s.take(msg)
@@ -530,7 +544,7 @@ and its visitors have metric: Level. docs/mqtt-devices.md has examples.`,
 		Table: protocolSettings,
 		Driver: func(c configs.MapperMQTT, o *mappers.Options) (mappers.Driver, error) {
 			o.Collect = collectCycle
-			return New(Options{Timeout: c.Timeout, Broker: client.Options{
+			return New(Options{Timeout: c.Timeout, SparkplugHost: c.SparkplugHost, Broker: client.Options{
 				Servers: o.Servers, ClientID: "devices-" + o.Name, User: o.User, Secret: o.Secret, TLS: o.TLS,
 				KeepAlive: 10 * time.Second, Backoff: client.Backoff{Min: 200 * time.Millisecond, Max: 5 * time.Second}, Log: o.Log,
 			}}), nil
