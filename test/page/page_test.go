@@ -72,8 +72,8 @@ func startHubWith(t *testing.T, bin, address, auth string) *programs {
 	p := &programs{t: t, hub: address}
 	dir := t.TempDir()
 	config := filepath.Join(dir, "hub.yaml")
-	require.NoError(t, os.WriteFile(config, []byte(fmt.Sprintf("mqtt: {listen: %s}\nhttp: {listen: %s}\ndata: {dir: %s}\nauth: {%s}\n",
-		freeAddress(t), p.hub, filepath.Join(dir, "data"), auth)), 0o600))
+	require.NoError(t, os.WriteFile(config, []byte(fmt.Sprintf("mqtt: {listen: %s, websocket: {listen: %s}}\nhttp: {listen: %s}\ndata: {dir: %s}\nauth: {%s}\n",
+		freeAddress(t), freeAddress(t), p.hub, filepath.Join(dir, "data"), auth)), 0o600))
 	p.cmd = exec.Command(filepath.Join(bin, "cloudhub"), "--config", config)
 	var out bytes.Buffer
 	p.cmd.Stderr = &out

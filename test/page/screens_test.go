@@ -87,6 +87,16 @@ func TestWhatOthersWriteIsTextInEachPlaceOfEachScreen(t *testing.T) {
 			_ = place
 		}
 	}
+	p.open(t, ctx, "/ui/topics")
+	awaitTrue(t, ctx, `document.querySelector('.filters select')`)
+	run(t, ctx, chromedp.Evaluate(`(s => { s.value = ''; s.dispatchEvent(new Event('change', {bubbles: true})); })(document.querySelector('.filters select'))`, nil))
+	awaitText(t, ctx, "plain")
+	pressButton(t, ctx, "Open plain")
+	awaitText(t, ctx, payloads[2])
+	for _, at := range []string{"/ui/devices/default/%3Cimg%20src%3Dx%20onerror%3Dwindow.hacked%3D1%3E", "/ui/nodes/%3Cscript%3Ewindow.hacked%3D1%3C%2Fscript%3E"} {
+		p.open(t, ctx, at)
+		awaitTrue(t, ctx, `document.querySelector('[role=alert]')`)
+	}
 	for _, s := range hubScreens { // addresses are others' texts, too
 		for _, payload := range payloads[:3] {
 			p.open(t, ctx, s.at+"?q="+queryEscape(payload)+"&label="+queryEscape("a="+payload)+"&state="+queryEscape(payload)+"&order="+queryEscape(payload)+"&of="+queryEscape(payload))

@@ -246,3 +246,45 @@ func TestSixTasksAreDoneWithThePageAlone(t *testing.T) {
 	require.NoError(t, os.MkdirAll("../../.out/page", 0o755))
 	require.NoError(t, os.WriteFile("../../.out/page/tasks.md", []byte(rows), 0o644))
 }
+
+func TestADeviceIsAddedWithTheFormAndANodeIsDenied(t *testing.T) {
+	p := startDemo(t)
+	p.joinNode(t, "stranger")
+	ctx := startBrowser(t)
+	d := &person{t: t, ctx: ctx}
+	p.open(t, ctx, "/ui/devices")
+	d.press("Add a device")
+	awaitTrue(t, ctx, `document.querySelectorAll('form select')[0]?.options.length > 2 && document.querySelectorAll('form select')[1]?.options.length > 1`)
+	choose := func(n int, value string) {
+		run(t, ctx, chromedp.Evaluate(fmt.Sprintf(`(s => { s.value = %q; s.dispatchEvent(new Event('change', {bubbles: true})); s.dispatchEvent(new Event('input', {bubbles: true})); })(document.querySelectorAll('form select')[%d])`, value, n), nil))
+	}
+	run(t, ctx, chromedp.SendKeys(`form input[pattern]`, "porch"), chromedp.SendKeys(`form input[maxlength]`, "Porch light"))
+	choose(0, "dimmable-lamp")
+	choose(1, "demo")
+	run(t, ctx, chromedp.SendKeys(`form input[list=protocols]`, "virtual"))
+	d.press("Add")
+	d.sees("Porch light")
+	d.press("Porch light")
+	d.sees("brightness")
+	d.press("Set power")
+	awaitTrue(t, ctx, rowShows("power", "in sync"))
+
+	// A name that is there already is an error that says so, and what was typed stays.
+	p.open(t, ctx, "/ui/devices")
+	d.press("Add a device")
+	awaitTrue(t, ctx, `document.querySelectorAll('form select')[0]?.options.length > 2`)
+	run(t, ctx, chromedp.SendKeys(`form input[pattern]`, "porch"))
+	choose(0, "dimmable-lamp")
+	d.press("Add")
+	awaitTrue(t, ctx, `document.querySelector('form [role=alert]')?.innerText.includes('porch') && document.querySelector('form input[pattern]').value === 'porch'`)
+
+	p.open(t, ctx, "/ui/approvals")
+	d.pressIn("stranger", "Deny")
+	d.sees("Nothing waits for you")
+	text, ok := getText("http://" + p.hub + root + "enrollmentrequests")
+	require.True(t, ok)
+	require.Contains(t, text, "Denied")
+	text, ok = getText("http://" + p.hub + root + "nodes")
+	require.True(t, ok)
+	require.NotContains(t, text, "stranger-")
+}
