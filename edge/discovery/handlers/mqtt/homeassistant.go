@@ -42,6 +42,10 @@ func (h *homeAssistant) message(topic string, payload []byte) (bool, error) {
 	return true, h.announce(topic, entities...)
 }
 
+// maxCommonMembers bounds the members that the components of a payload have in common, counted for each: a device of 200 components with 50 of them has a
+// tenth, and a message that is as large as one may be could have a billion.
+const maxCommonMembers = 100_000
+
 // entities are those of a payload, in the order of their names in it.
 func (f configFields) entities(component, object string) (list []device, err error) {
 	if component != "device" {
@@ -50,6 +54,13 @@ func (f configFields) entities(component, object string) (list []device, err err
 	parts, ok := f["components"].(map[string]any)
 	if !ok {
 		return nil, errors.New("components is missing, or no object")
+	}
+	common := len(f)
+	if list, ok := f["availability"].([]any); ok {
+		common += len(list)
+	}
+	if len(parts)*common > maxCommonMembers {
+		return nil, fmt.Errorf("%d components with %d members in common are more than are read (%d together)", len(parts), common, maxCommonMembers)
 	}
 	for _, name := range slices.Sorted(maps.Keys(parts)) {
 		members, ok := parts[name].(map[string]any)
