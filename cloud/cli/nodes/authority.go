@@ -30,6 +30,10 @@ func newAuthority() *cobra.Command {
 		Long: `Show the certificate authorities that the hub trusts. With -o pem their certificates are printed, for --ca of other programs
 and for link.tls.ca of nodes that don't join.
 
+A browser or a phone trusts the hub's page when the authority that signs "hub" is imported there: give it the file that -o pem
+prints, and compare the fingerprint that it shows with the one that stands here. With a certificate of your own, which browsers
+trust already, in http.tls.cert and http.tls.key of hub.yaml nothing needs to be imported.
+
 ` + exitcode.Help,
 		Example: "  edgebus authority\n  edgebus authority -o pem > ca.pem\n  edgebus authority rotate",
 		Args:    cobra.NoArgs,
