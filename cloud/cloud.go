@@ -23,6 +23,7 @@ import (
 	"github.com/edgebus/edgebus/broker/daemon/tracing"
 	"github.com/edgebus/edgebus/broker/history/requests"
 	"github.com/edgebus/edgebus/broker/mqttserver"
+	"github.com/edgebus/edgebus/broker/ordered"
 	"github.com/edgebus/edgebus/broker/tree"
 	"github.com/edgebus/edgebus/cloud/api"
 	"github.com/edgebus/edgebus/cloud/api/index"
@@ -49,6 +50,8 @@ type Options struct {
 	Log     zerolog.Logger
 	// Ready is called once all listeners are bound, with their addresses. It may be nil.
 	Ready func(daemon.Addresses)
+	// Through has a log in front of the hub's, in tests. It may be nil.
+	Through func(ordered.Log) ordered.Log
 }
 
 // Run runs a hub until ctx ends, and stops it in order: first HTTP and MQTT clients, then the twins, which answer
@@ -64,7 +67,7 @@ func Run(ctx context.Context, o Options) (err error) {
 	defer func() { err = errors.Join(err, dir.Close()) }()
 	metrics := metrics.New(o.Version)
 	commits := metrics.Commits()
-	records, err := openLog(cfg.Data.Dir, log, commits.ForStore("sessions"))
+	records, err := openLog(cfg.Data.Dir, log, commits.ForStore("sessions"), o.Through)
 	if err != nil {
 		return err
 	}

@@ -19,6 +19,7 @@ import (
 	"github.com/edgebus/edgebus/broker/daemon/seal"
 	"github.com/edgebus/edgebus/broker/journal"
 	"github.com/edgebus/edgebus/broker/mqttserver"
+	"github.com/edgebus/edgebus/broker/ordered"
 	"github.com/edgebus/edgebus/cloud/blobs"
 	"github.com/edgebus/edgebus/cloud/enroll"
 	"github.com/edgebus/edgebus/cloud/store"
@@ -64,12 +65,12 @@ func logOptions(dir string) journal.Options {
 }
 
 // openLog opens the hub's log. A directory with the files of an older hub, which had none, is refused.
-func openLog(dir string, log zerolog.Logger, committed func(time.Duration, int, error)) (*journal.Journal, error) {
+func openLog(dir string, log zerolog.Logger, committed func(time.Duration, int, error), through func(ordered.Log) ordered.Log) (*journal.Journal, error) {
 	if err := refuseFormer(dir); err != nil {
 		return nil, err
 	}
 	o := logOptions(dir)
-	o.Log, o.Committed = log, committed
+	o.Log, o.Committed, o.Through = log, committed, through
 	return journal.Open(o)
 }
 
@@ -180,7 +181,7 @@ func hubIdentity(st *disk.Store, replaces []string) (h twin.Hub) {
 // forkData raises revisions and the versions of desired values and Secrets. The maps of cloud-owned keys get new lineages with every start
 // of the hub.
 func forkData(dir string, stamp uint32) (err error) {
-	records, err := openLog(dir, zerolog.Nop(), nil)
+	records, err := openLog(dir, zerolog.Nop(), nil, nil)
 	if err != nil {
 		return err
 	}

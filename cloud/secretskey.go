@@ -251,7 +251,7 @@ func (s *secretStore) resealAll(ctx context.Context) (count int, err error) {
 
 // rotateOffline is rotate for a hub that is stopped.
 func rotateOffline(ctx context.Context, dir string) (said string, err error) {
-	records, err := openLog(dir, zerolog.Nop(), nil)
+	records, err := openLog(dir, zerolog.Nop(), nil, nil)
 	if err != nil {
 		return "", err
 	}

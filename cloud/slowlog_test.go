@@ -1,0 +1,246 @@
+package cloud_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/rs/zerolog"
+	"github.com/stretchr/testify/require"
+
+	"github.com/edgebus/edgebus/broker/client"
+	"github.com/edgebus/edgebus/broker/daemon"
+	"github.com/edgebus/edgebus/broker/ordered"
+	"github.com/edgebus/edgebus/cloud"
+	"github.com/edgebus/edgebus/configs"
+	"github.com/edgebus/edgebus/test/harness"
+)
+
+// heldLog is a log whose appends wait while it is held: before they are in the log, or after, as when the answer is late.
+type heldLog struct {
+	ordered.Log
+	mu     sync.Mutex
+	held   chan struct{} // nil: it is not held
+	stored bool          // appends wait after they are in the log
+}
+
+func (l *heldLog) hold(stored bool) (release func()) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	held := make(chan struct{})
+	l.held, l.stored = held, stored
+	return sync.OnceFunc(func() {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		l.held = nil
+		close(held)
+	})
+}
+
+func (l *heldLog) Append(ctx context.Context, after ordered.Position, frames ...[]byte) (ordered.Position, error) {
+	l.mu.Lock()
+	held, stored := l.held, l.stored
+	l.mu.Unlock()
+	if held != nil && !stored {
+		<-held
+	}
+	at, err := l.Log.Append(ctx, after, frames...)
+	if held != nil && stored {
+		<-held
+	}
+	return at, err
+}
+
+// readLimit is how long what only reads may take, whatever the log does.
+const readLimit = 100 * time.Millisecond
+
+// A log that doesn't answer an append, for 20 seconds or for as long as anybody looks, under the whole hub: all that reads is answered, what was
+// stored is delivered, QoS 0 goes on, and nothing is acknowledged. When the log answers, all is.
+func TestNobodyWhoReadsWaitsForALogThatDoesNotAnswer(t *testing.T) {
+	h := startSlowHub(t)
+	mail := make(chan string, 100)
+	post := client.Subscription{Filter: "post", QoS: 2}
+	_, stop := h.connect(client.Options{ClientID: "mail", SessionExpiry: time.Hour, Subscriptions: []client.Subscription{post}})
+	stop() // the session stays
+	h.publish(client.Message{Topic: "own/kept", Payload: []byte("stored"), QoS: 1, Retain: true})
+	h.publish(client.Message{Topic: "post", Payload: []byte("queued"), QoS: 1})
+	require.NoError(t, h.create("noted"))
+
+	for i, stored := range []bool{false, true} {
+		h.release = h.log.hold(stored)
+		t.Cleanup(h.release)
+		answered := make(chan string, 10)
+		writes := map[string]func() error{
+			"a retained message": func() error {
+				return h.pub.Publish(t.Context(), client.Message{Topic: "own/new", Payload: fmt.Append(nil, i), QoS: 1, Retain: true})
+			},
+			"a message to a session": func() error {
+				return h.pub.Publish(t.Context(), client.Message{Topic: "post", Payload: fmt.Append(nil, i), QoS: 1})
+			},
+			"QoS 2": func() error {
+				return h.pub.Publish(t.Context(), client.Message{Topic: "post", Payload: fmt.Append(nil, i), QoS: 2})
+			},
+			"an object": func() error { return h.create(fmt.Sprint("new-", i)) },
+		}
+		for what, write := range writes {
+			go func() { answered <- fmt.Sprint(what, ": ", write()) }()
+		}
+		hold := time.Second // of which no reader knows whether it is 20
+		if os.Getenv("ALL_TESTS") != "" {
+			hold = 20 * time.Second
+		}
+		for end := time.Now().Add(hold); time.Now().Before(end); {
+			h.inTime("a subscription", func(ctx context.Context) error { return h.subscribed(ctx, "own/kept", "stored") })
+			for _, path := range []string{"/readyz", "/links", "/apis/edgebus.io/v1alpha1/namespaces/default/devicemodels/noted", "/apis/edgebus.io/v1alpha1/devicemodels"} {
+				h.inTime(path, func(ctx context.Context) error {
+					_, err := harness.Call(ctx, http.MethodGet, h.api+path, nil)
+					return err
+				})
+			}
+			h.inTime("QoS 0", func(ctx context.Context) error { return h.echo(ctx) })
+		}
+		if i == 0 {
+			_, stop := h.connect(client.Options{ClientID: "mail", SessionExpiry: time.Hour, OnMessage: func(m client.Message) { mail <- string(m.Payload) }})
+			select {
+			case text := <-mail:
+				require.Equal(t, "queued", text, "what was stored is delivered")
+			case <-time.After(10 * time.Second):
+				require.Fail(t, "what was stored is not delivered")
+			}
+			stop()
+		}
+		require.Empty(t, answered, "nothing is acknowledged")
+		h.release()
+		for range writes {
+			require.Contains(t, <-answered, ": <nil>")
+		}
+	}
+}
+
+type slowHub struct {
+	t         *testing.T
+	release   func() // of the log, while it is held
+	log       *heldLog
+	api, mqtt string
+	pub       *client.Client
+	heard     chan struct{}
+}
+
+func startSlowHub(t *testing.T) *slowHub {
+	t.Helper()
+	cfg, _, err := configs.Parse[configs.Hub]("cloudhub", "dev", []string{
+		"--data-dir", t.TempDir(), "--mqtt-listen", "127.0.0.1:0", "--mqtt-websocket-listen", "", "--http-listen", "127.0.0.1:0",
+	}, io.Discard)
+	require.NoError(t, err)
+	h := &slowHub{t: t, release: func() {}, heard: make(chan struct{}, 1000)}
+	ctx, stop := context.WithCancel(context.Background())
+	bound, ended := make(chan daemon.Addresses, 1), make(chan error, 1)
+	go func() {
+		ended <- cloud.Run(ctx, cloud.Options{
+			Config: cfg, Log: zerolog.Nop(), Ready: func(at daemon.Addresses) { bound <- at },
+			Through: func(l ordered.Log) ordered.Log {
+				h.log = &heldLog{Log: l}
+				return h.log
+			},
+		})
+	}()
+	t.Cleanup(func() {
+		stop()
+		require.NoError(t, <-ended)
+	})
+	at := <-bound
+	h.api, h.mqtt = "http://"+at.HTTP[0].String(), at.MQTT[0].String()
+	h.pub, _ = h.connect(client.Options{})
+	h.connect(client.Options{Subscriptions: []client.Subscription{{Filter: "echo"}}, OnMessage: func(client.Message) { h.heard <- struct{}{} }})
+	return h
+}
+
+// connect connects a client, which has its subscriptions then.
+func (h *slowHub) connect(o client.Options) (c *client.Client, stop func()) {
+	h.t.Helper()
+	o.Servers, o.Log, o.CleanStart = []string{"mqtt://" + h.mqtt}, zerolog.Nop(), o.SessionExpiry == 0
+	up := make(chan struct{}, 1)
+	o.OnConnect = func(context.Context, bool) error {
+		up <- struct{}{}
+		return nil
+	}
+	c, err := client.New(o)
+	require.NoError(h.t, err)
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- c.Run(ctx) }()
+	stop = sync.OnceFunc(func() {
+		cancel()
+		<-ended
+	})
+	h.t.Cleanup(stop)
+	select {
+	case <-up:
+	case <-time.After(10 * time.Second):
+		h.release()
+		require.Fail(h.t, "a client can't connect")
+	}
+	return c, stop
+}
+
+func (h *slowHub) publish(m client.Message) {
+	h.t.Helper()
+	require.NoError(h.t, h.pub.Publish(h.t.Context(), m))
+}
+
+// create makes a DeviceModel.
+func (h *slowHub) create(name string) error {
+	_, err := harness.Call(h.t.Context(), http.MethodPost, h.api+"/apis/edgebus.io/v1alpha1/namespaces/default/devicemodels",
+		fmt.Appendf(nil, `{"apiVersion":"edgebus.io/v1alpha1","kind":"DeviceModel","metadata":{"name":%q},"spec":{"properties":[{"name":"a"}]}}`, name))
+	return err
+}
+
+// inTime reads at most ten times, until it takes no longer than readLimit: a busy machine makes one slow, a reader that waits makes all so.
+func (h *slowHub) inTime(what string, read func(context.Context) error) {
+	h.t.Helper()
+	var err error
+	for range 10 {
+		ctx, cancel := context.WithTimeout(h.t.Context(), readLimit)
+		err = read(ctx)
+		cancel()
+		if err == nil {
+			return
+		}
+	}
+	require.NoError(h.t, err, "%s takes longer than %v", what, readLimit)
+}
+
+// subscribed waits for a retained message as a new client gets it.
+func (h *slowHub) subscribed(ctx context.Context, topic, want string) error {
+	got := make(chan string, 1)
+	_, stop := h.connect(client.Options{Subscriptions: []client.Subscription{{Filter: topic, QoS: 1}}, OnMessage: func(m client.Message) { got <- string(m.Payload) }})
+	defer stop()
+	select {
+	case text := <-got:
+		if text != want {
+			return errors.New("got " + text)
+		}
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// echo publishes at QoS 0 and waits for what a subscriber hears.
+func (h *slowHub) echo(ctx context.Context) error {
+	if err := h.pub.Publish(ctx, client.Message{Topic: "echo"}); err != nil {
+		return err
+	}
+	select {
+	case <-h.heard:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
