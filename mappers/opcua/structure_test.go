@@ -15,8 +15,10 @@ import (
 func newPressValue() (*wire.StructureType, wire.Value) {
 	axis := &wire.StructureType{Fields: []wire.StructureField{{Name: "Load", Kind: wire.KindFloat}}}
 	kind := &wire.StructureType{Kind: wire.OptionalStructure, Fields: []wire.StructureField{
-		{Name: "Mode", Kind: wire.KindInt32}, {Name: "Axes", Kind: wire.KindStructure, Type: axis, Rank: 1},
-		{Name: "Names", Kind: wire.KindString, Rank: 1}, {Name: "Tool", Kind: wire.KindByte, Optional: true},
+		{Name: "Mode", Kind: wire.KindInt32},
+		{Name: "Axes", Kind: wire.KindStructure, Type: axis, Rank: 1},
+		{Name: "Names", Kind: wire.KindString, Rank: 1},
+		{Name: "Tool", Kind: wire.KindByte, Optional: true},
 	}}
 	one := func(k wire.Kind, x any) wire.Value { return wire.Value{Kind: k, Values: []any{x}} }
 	load := func(x float32) wire.Members { return wire.Members{{Name: "Load", Value: one(wire.KindFloat, x)}} }
@@ -74,9 +76,18 @@ func TestMembersOfAStructureAreWritten(t *testing.T) {
 		assert.Equal(t, wire.NumericID(1, 7), s.Type)
 	}
 	for _, c := range []struct{ path, text, want string }{
-		{"Mode", "x", "no whole number"}, {"Axes[5].Load", "1", "no element 5"}, {"Axes.Load", "1", "name one of its elements"}, {"Mode.X", "1", "no members"},
-		{"Nothing", "1", "no member Nothing"}, {"Tool.X", "1", "doesn't have its member Tool"}, {"", "7", "no object"}, {"", `{"Mode":1}`, "Axes is missing"},
-		{"", `{"Mode":1,"Axes":[],"Names":[],"Colour":1}`, "no member Colour"}, {"Axes", "{}", "no list"}, {"Axes", `[{}]`, "Load is missing"}, {"[0].Mode", "1", "no element"},
+		{"Mode", "x", "no whole number"},
+		{"Axes[5].Load", "1", "no element 5"},
+		{"Axes.Load", "1", "name one of its elements"},
+		{"Mode.X", "1", "no members"},
+		{"Nothing", "1", "no member Nothing"},
+		{"Tool.X", "1", "doesn't have its member Tool"},
+		{"", "7", "no object"},
+		{"", `{"Mode":1}`, "Axes is missing"},
+		{"", `{"Mode":1,"Axes":[],"Names":[],"Colour":1}`, "no member Colour"},
+		{"Axes", "{}", "no list"},
+		{"Axes", `[{}]`, "Load is missing"},
+		{"[0].Mode", "1", "no element"},
 	} {
 		_, v := newPressValue()
 		_, err := pressField(t, c.path).changed(v, c.text)

@@ -50,8 +50,10 @@ func TestADictionaryOfTypesSaysWhatIsInAStructure(t *testing.T) {
 	axis := &StructureType{Fields: []StructureField{{Name: "Position", Kind: KindDouble}, {Name: "Label", Kind: KindLocalizedText}}}
 	load := &StructureType{Kind: UnionStructure, Fields: []StructureField{{Name: "Force", Kind: KindFloat}, {Name: "Text", Kind: KindString}}}
 	assert.Equal(t, &StructureType{Kind: OptionalStructure, Fields: []StructureField{
-		{Name: "Mode", Kind: KindInt32}, {Name: "Tool", Kind: KindUInt16, Optional: true},
-		{Name: "Axes", Kind: KindStructure, Type: axis, Rank: 1}, {Name: "Load", Kind: KindStructure, Type: load, Optional: true},
+		{Name: "Mode", Kind: KindInt32},
+		{Name: "Tool", Kind: KindUInt16, Optional: true},
+		{Name: "Axes", Kind: KindStructure, Type: axis, Rank: 1},
+		{Name: "Load", Kind: KindStructure, Type: load, Optional: true},
 	}}, pressType(t))
 	d, err := parseDictionary([]byte(pressDictionary))
 	require.NoError(t, err)
