@@ -92,6 +92,7 @@ lint: $(TOOLS)/golangci-lint $(TOOLS)/govulncheck $(TOOLS)/helm ## check style, 
 	@$(STAGE) chart env -C test/tools/chart CGO_ENABLED=0 go test -trimpath -count=1 .
 	@$(STAGE) chunkenc env -C test/tools/chunkenc CGO_ENABLED=0 go test -trimpath -count=1 .
 	@$(STAGE) otlp env -C test/tools/otlp CGO_ENABLED=0 go test -trimpath -count=1 .
+	@$(STAGE) licenses env -C test/tools/licenses CGO_ENABLED=0 go test -trimpath -count=1 .
 	@$(STAGE) govulncheck scripts/vulncheck.sh $(TOOLS)/govulncheck
 
 .PHONY: bench
