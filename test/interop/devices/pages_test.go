@@ -21,22 +21,16 @@ import (
 	"github.com/edgebus/edgebus/test/harness"
 )
 
-// pageCommand is a command of a page, in the block below a text that ends with the beginning of its paragraph.
-type pageCommand struct {
-	line string
-	used bool
-}
-
 // pageBlocks are the commands of a page, by block: one a line, comments taken away.
-func pageBlocks(t *testing.T, page string) (blocks [][]*pageCommand, text string) {
+func pageBlocks(t *testing.T, page string) (blocks [][]string, text string) {
 	t.Helper()
 	read, err := os.ReadFile(filepath.Join("..", "..", "..", "docs", page))
 	require.NoError(t, err)
 	for _, found := range regexp.MustCompile("(?ms)^```sh\n(.*?)^```$").FindAllSubmatch(read, -1) {
-		var block []*pageCommand
+		var block []string
 		for line := range strings.Lines(string(found[1])) {
 			line, _, _ = strings.Cut(line, "  # ")
-			block = append(block, &pageCommand{line: strings.TrimSpace(line)})
+			block = append(block, strings.TrimSpace(line))
 		}
 		blocks = append(blocks, block)
 	}
@@ -188,6 +182,8 @@ func peersDirectory(t *testing.T) string {
 func TestTheFirstHour(t *testing.T) {
 	g := newGateway(t)
 	peers := peersDirectory(t)
+	// Somebody goes to the machine with the certificate; it looks for such files when it starts, and then now and again.
+	g.run("mapper-opcua certificate && mkdir -p machine/pki/trusted/certs && cp opcua/mapper-opcua.crt machine/pki/trusted/certs/")
 	g.device("machine", "env HOST=192.168.1.20 node "+peers+"/node/opcua.mjs 4840 "+g.dir+"/machine")
 	g.serialLine(peers)
 	g.until("mapper-opcua endpoints opc.tcp://192.168.1.20:4840") // a machine needs a while until it runs
@@ -211,7 +207,7 @@ func TestTheFirstHour(t *testing.T) {
 	for _, block := range blocks {
 		for _, c := range block {
 			count++
-			switch command := g.line(c.line); {
+			switch command := g.line(c); {
 			case len(sees) > 0 && strings.HasPrefix(command, sees[0].command):
 				if strings.HasPrefix(command, "edgebus doctor") {
 					command += " || test $? = 1" // something is wrong
@@ -220,9 +216,6 @@ func TestTheFirstHour(t *testing.T) {
 				sees = sees[1:]
 			default:
 				g.run(command)
-			}
-			if strings.HasPrefix(c.line, "mapper-opcua certificate") { // somebody goes to the machine
-				g.run("mkdir -p machine/pki/trusted/certs && cp opcua/mapper-opcua.crt machine/pki/trusted/certs/")
 			}
 		}
 	}
@@ -276,7 +269,7 @@ func TestFromADeviceOfEachProtocolToItsValue(t *testing.T) {
 	for i, s := range stories {
 		s.device()
 		for n, c := range blocks[i] {
-			switch command := g.line(c.line); {
+			switch command := g.line(c); {
 			case n == len(blocks[i])-1:
 				g.until(command, s.wants)
 			case n == 1: // the device may not have started yet
