@@ -51,7 +51,7 @@ func Run(args []string, stdout, stderr io.Writer) int {
 	switch {
 	case err == nil:
 		return 0
-	case !begun, strings.HasPrefix(err.Error(), "required flag(s)"): // cobra checks them after that
+	case !begun, cmd.ValidateRequiredFlags() != nil: // cobra checks them after that
 		advice := cmd.CommandPath() + " --help says more"
 		if len(args) > 0 && args[0] == "set" {
 			advice = "did you mean: edgebus twin " + terminal.Printable(strings.Join(args, " "), 200)

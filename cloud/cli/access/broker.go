@@ -8,8 +8,6 @@ import (
 	"net/url"
 	"os"
 	"slices"
-	"strings"
-	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -116,8 +114,5 @@ func ConnectionError(err error, server string) error {
 	if errors.As(err, &refused) {
 		return err
 	}
-	if errors.Is(err, syscall.ECONNREFUSED) || strings.Contains(err.Error(), "connection refused") {
-		return exitcode.Errorf(exitcode.Unreachable, "no connection to %s: %w. Is the hub running, and is this the address of its MQTT listener (mqtt.listen, mqtt.tls.listen)?", server, err)
-	}
-	return exitcode.Errorf(exitcode.Unreachable, "no connection to %s: %w", server, err)
+	return exitcode.Errorf(exitcode.Unreachable, "no connection to %s: %w. Is the hub running, and is this the address of its MQTT listener (mqtt.listen, mqtt.tls.listen)?", server, err)
 }
