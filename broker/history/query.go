@@ -8,6 +8,7 @@ import (
 	"os"
 	"runtime"
 	"slices"
+	"sync"
 
 	"github.com/edgebus/edgebus/topics/resource"
 )
@@ -190,7 +191,7 @@ func (s *Store) each(ctx context.Context, q Query, yield func([]sample) error) (
 		}
 	}
 	for _, number := range numbers {
-		end, err := s.turn(ctx)
+		end, err := s.reading.turn(ctx)
 		if err != nil {
 			return since, err
 		}
@@ -217,16 +218,19 @@ func (s *Store) each(ctx context.Context, q Query, yield func([]sample) error) (
 	return since, nil
 }
 
+// readTurns is held while a file is read for a request.
+type readTurns struct{ sync.Mutex }
+
 // turn waits until no other request reads a file, and until all others had the processor (docs/adr/0153): so whoever else has something to do
 // waits for one file, however many requests there are. The file is read when end is called.
-func (s *Store) turn(ctx context.Context) (end func(), err error) {
-	s.reading.Lock()
+func (r *readTurns) turn(ctx context.Context) (end func(), err error) {
+	r.Lock()
 	runtime.Gosched()
 	if err := ctx.Err(); err != nil {
-		s.reading.Unlock()
+		r.Unlock()
 		return nil, err
 	}
-	return s.reading.Unlock, nil
+	return r.Unlock, nil
 }
 
 // first finds when the past of a series begins.
@@ -235,7 +239,7 @@ func (s *Store) first(ctx context.Context, name SeriesKey) (t int64, err error) 
 	list := slices.Clone(s.closed)
 	s.files.Unlock()
 	for _, f := range list {
-		end, err := s.turn(ctx)
+		end, err := s.reading.turn(ctx)
 		if err != nil {
 			return 0, err
 		}

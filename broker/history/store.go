@@ -67,7 +67,7 @@ type Store struct {
 	low     string // why nothing is to be written: how little of the disk is free
 	texts   int    // bytes of texts that wait to be written
 
-	reading sync.Mutex // held while a file is read for a request; locked before files
+	reading readTurns // locked before files
 
 	files   sync.Mutex // of the files and the log
 	id      string
