@@ -167,7 +167,7 @@ func (a *handlerCall) callHandler() error {
 			return nil
 		}
 		l := a.newList()
-		l.told = wire.Told(b)
+		l.told = wire.ToldText(b)
 		if err := wire.EachDevice(b, l.add); err != nil {
 			return fmt.Errorf("it has sent an invalid list of devices: %w", err)
 		}

@@ -127,8 +127,10 @@ func settingsHelp(table mappers.ProtocolSettings) string {
 	var b strings.Builder
 	w := tabwriter.NewWriter(&b, 0, 8, 2, ' ', 0)
 	for _, place := range []struct{ name, title string }{
-		{"device", "Settings of a Device, in spec.protocol.config"}, {"property", "Settings of a property, in the config of its visitor"},
-		{"event", "Settings of an event"}, {"command", "Settings of a command"},
+		{"device", "Settings of a Device, in spec.protocol.config"},
+		{"property", "Settings of a property, in the config of its visitor"},
+		{"event", "Settings of an event"},
+		{"command", "Settings of a command"},
 	} {
 		list := table.SettingsFor(place.name)
 		if len(list) == 0 {

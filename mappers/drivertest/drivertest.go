@@ -437,7 +437,7 @@ func RunSettingsPage(t *testing.T, table mappers.ProtocolSettings, page string) 
 	}
 	for _, rows := range settingTable.FindAllStringSubmatch(string(text), -1) {
 		for _, row := range strings.Split(strings.TrimSpace(rows[1]), "\n") {
-			for _, name := range quoted.FindAllStringSubmatch(strings.Split(row, "|")[1], -1) {
+			for _, name := range quotedName.FindAllStringSubmatch(strings.Split(row, "|")[1], -1) {
 				requireTrue(t, known[name[1]], "%s has a setting %s that the driver hasn't", page, name[1])
 			}
 		}
@@ -446,7 +446,7 @@ func RunSettingsPage(t *testing.T, table mappers.ProtocolSettings, page string) 
 
 var (
 	settingTable = regexp.MustCompile(`(?m)^\| setting[^\n]*\n\|[-|]+\n((?:\|[^\n]*\n)+)`)
-	quoted       = regexp.MustCompile("`([^`]+)`")
+	quotedName   = regexp.MustCompile("`([^`]+)`")
 )
 
 // settingRow finds the rows of a setting.

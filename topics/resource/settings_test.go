@@ -21,6 +21,7 @@ func TestSettingsOfAProtocol(t *testing.T) {
 		require.ErrorContains(t, err, want, payload)
 	}
 }
+
 func TestWhatAMapperDoesNotTakeOfADeviceIsNamed(t *testing.T) {
 	low, high := 0.0, 255.0
 	s := ProtocolSettings{Protocols: []string{"modbus"}, Device: []ProtocolSetting{

@@ -100,8 +100,8 @@ func appendTold(b []byte, told string) []byte {
 	return appendMessage(b, toldField, []byte(told))
 }
 
-// Told is what a handler tells users of a list, cut where it is too long.
-func Told(b []byte) (told string) {
+// ToldText is what a handler tells users of a list, cut where it is too long.
+func ToldText(b []byte) (told string) {
 	_ = rawgrpc.EachField(b, func(f protowire.Number, _ uint64, t []byte) error { // EachDevice says what is wrong with it
 		if f == toldField {
 			told = strings.ToValidUTF8(string(t[:min(len(t), maxTold)]), "")

@@ -25,15 +25,15 @@ func listenShared(address string) (*net.UDPConn, error) {
 	return conn.(*net.UDPConn), nil
 }
 
-// elsewhere is an address of this host that nobody binds a socket to: only one for all addresses is in the way there.
-var elsewhere = net.IPv4(127, 255, 255, 254)
+// probeAddress is an address of this host that nobody binds a socket to: only one for all addresses is in the way there.
+var probeAddress = net.IPv4(127, 255, 255, 254)
 
 // listenOwn opens a socket whose port other sockets may only have for broadcasts (see listenBroadcast): of two with the same port each would get
 // some of the answers to the other.
 func listenOwn(local *net.UDPAddr) (*net.UDPConn, error) {
 	conn, err := net.ListenUDP("udp4", local)
 	if errors.Is(err, syscall.EADDRINUSE) && local.Port != 0 && (local.IP == nil || local.IP.IsUnspecified()) {
-		if probe, probed := net.ListenUDP("udp4", &net.UDPAddr{IP: elsewhere, Port: local.Port}); probed == nil {
+		if probe, probed := net.ListenUDP("udp4", &net.UDPAddr{IP: probeAddress, Port: local.Port}); probed == nil {
 			_ = probe.Close()
 			return listenShared(local.String())
 		}
