@@ -59,8 +59,8 @@ func ExampleRun() {
 			if err != nil {
 				panic(err)
 			}
-			outcome, err := c.Apply(ctx, kind, o.Metadata.Namespace, o, client.WriteOptions{Strict: true})
-			fmt.Println(o.Kind, o.Metadata.Name, outcome, err)
+			change, err := c.Apply(ctx, kind, o.Metadata.Namespace, o, client.WriteOptions{Strict: true})
+			fmt.Println(o.Kind, o.Metadata.Name, change.Outcome, err)
 		}
 	}
 	kind, err := c.Kind(ctx, "devicemodel")

@@ -218,7 +218,7 @@ func (w propertyWriter) traceWrite(d *device, p *property, ver uint64) tracing.S
 	}
 	span := w.m.o.Traces.Start(p.desired.trace, "write to device", tracing.Client, "edgebus.node", w.m.node, "edgebus.device", d.key, "edgebus.property", p.info.Name)
 	p.desired.trace = span.Traceparent()
-	w.m.log.Debug().Str("device", d.key).Str("property", p.info.Name).Uint64("ver", ver).Str("trace_id", trace.TraceID(p.desired.trace)).Msg("written")
+	w.m.log.Debug().Str("device", d.key).Str("property", p.info.Name).Uint64("ver", ver).Str("trace_id", trace.IDOf(p.desired.trace)).Msg("written")
 	return span
 }
 

@@ -139,7 +139,7 @@ func (t *Twins) traceReported(b *batch, n *node, c *link.Entry, traces map[strin
 	}
 	span := t.opts.Traces.Follow(traceparent, "update status", tracing.Consumer, "edgebus.node", n.name, "edgebus.key", c.Key)
 	b.spans = b.spans.Add(topics.TopicOf(n.name, c.Key), span)
-	t.opts.Log.Debug().Str("node", n.name).Str("key", c.Key).Str("trace_id", trace.TraceID(traceparent)).Msg("reported")
+	t.opts.Log.Debug().Str("node", n.name).Str("key", c.Key).Str("trace_id", trace.IDOf(traceparent)).Msg("reported")
 }
 
 // entryCost is what an entry of a decoded message takes in memory besides its texts.

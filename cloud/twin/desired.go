@@ -268,7 +268,7 @@ func (w *desiredWrites) logWanted(before, after resource.Device) {
 	for property, m := range after.DesiredMeta {
 		if m != before.DesiredMeta[property] {
 			w.opts.Log.Debug().Str("node", after.Spec.NodeName).Str("device", after.Metadata.Name).Str("property", property).
-				Uint64("ver", m.Ver).Str("origin", m.Origin).Bool("cleared", m.Cleared).Str("trace_id", trace.TraceID(m.Trace)).Msg("wanted")
+				Uint64("ver", m.Ver).Str("origin", m.Origin).Bool("cleared", m.Cleared).Str("trace_id", trace.IDOf(m.Trace)).Msg("wanted")
 		}
 	}
 }

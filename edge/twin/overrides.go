@@ -58,7 +58,7 @@ func (o *overrides) derive(b *batch, d *device, name, property string) {
 	if o.put(b, desiredKey, v) {
 		e := o.byKey[desiredKey]
 		o.opts.Log.Debug().Str("device", name).Str("property", property).Uint64("ver", e.Ver).Str("origin", e.Origin).
-			Bool("override", e.Override).Bool("cleared", e.None).Str("trace_id", trace.TraceID(b.spans[topics.TopicOf(o.opts.Node, desiredKey)].Traceparent())).Msg("in force")
+			Bool("override", e.Override).Bool("cleared", e.None).Str("trace_id", trace.IDOf(b.spans[topics.TopicOf(o.opts.Node, desiredKey)].Traceparent())).Msg("in force")
 	}
 	if d == nil && !wanted {
 		o.forget(b, desiredKey)

@@ -74,8 +74,8 @@ func (c SpanContext) String() string {
 	return "00-" + hex.EncodeToString(c.Trace[:]) + "-" + hex.EncodeToString(c.Span[:]) + flags
 }
 
-// TraceID is the trace's identifier within a traceparent, for logs; empty if there is none.
-func TraceID(traceparent string) string {
+// IDOf is the trace's identifier within a traceparent, for logs; empty if there is none.
+func IDOf(traceparent string) string {
 	if c, ok := Parse(traceparent); ok {
 		return hex.EncodeToString(c.Trace[:])
 	}

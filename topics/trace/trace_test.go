@@ -9,7 +9,7 @@ const exampleParent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
 func TestATraceparentIsReadAndWritten(t *testing.T) {
 	c, ok := Parse(exampleParent)
-	if !ok || !c.Sampled || c.String() != exampleParent || TraceID(exampleParent) != "0af7651916cd43dd8448eb211c80319c" {
+	if !ok || !c.Sampled || c.String() != exampleParent || IDOf(exampleParent) != "0af7651916cd43dd8448eb211c80319c" {
 		t.Errorf("%s is read as %v (%v)", exampleParent, c, ok)
 	}
 	child := c.Child()
@@ -30,7 +30,7 @@ func TestWhatIsNoTraceparentIsIgnored(t *testing.T) {
 		"ff" + exampleParent[2:], "0g" + exampleParent[2:], strings.Replace(exampleParent, "-", "_", 1), strings.Replace(exampleParent, "0af7", "0ag7", 1),
 		"00-00000000000000000000000000000000-b7ad6b7169203331-01", "00-0af7651916cd43dd8448eb211c80319c-0000000000000000-01",
 	} {
-		if c, ok := Parse(bad); ok || ValidTraceparent(bad) != "" || TraceID(bad) != "" || c.String() != "" {
+		if c, ok := Parse(bad); ok || ValidTraceparent(bad) != "" || IDOf(bad) != "" || c.String() != "" {
 			t.Errorf("%q is read as %v", bad, c)
 		}
 	}
