@@ -52,6 +52,7 @@
 //	calls       commands: requests with an answer, never stored
 //	history     what the properties of devices were
 //	audit       the audit log
+//	alerts      the rules for Prometheus evaluated here, and alarms of devices: shown, and sent on
 //	mqttserver  what hub and core do with a broker as processes: rules, journal, backup, report
 //	client      the MQTT client, which mappers use as well
 //	daemon      what processes have in common; it knows no broker

@@ -6,7 +6,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/edgebus/edgebus/broker"
-	"github.com/edgebus/edgebus/broker/daemon/alerts"
+	"github.com/edgebus/edgebus/broker/alerts"
 	"github.com/edgebus/edgebus/broker/daemon/metrics"
 	"github.com/edgebus/edgebus/configs"
 	"github.com/edgebus/edgebus/configs/deploy/prometheus"

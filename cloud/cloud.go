@@ -13,9 +13,9 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/edgebus/edgebus/broker"
+	"github.com/edgebus/edgebus/broker/alerts"
 	"github.com/edgebus/edgebus/broker/calls"
 	"github.com/edgebus/edgebus/broker/daemon"
-	"github.com/edgebus/edgebus/broker/daemon/alerts"
 	"github.com/edgebus/edgebus/broker/daemon/datadir"
 	"github.com/edgebus/edgebus/broker/daemon/httpserver"
 	"github.com/edgebus/edgebus/broker/daemon/metrics"

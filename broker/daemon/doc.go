@@ -18,7 +18,6 @@
 //	seal        the key that encrypts Secrets on disk
 //	httpserver  listeners for HTTP with bounds, watches, and discovery for kubectl
 //	metrics     the Prometheus registry, and the metrics that both programs have
-//	alerts      the rules for Prometheus evaluated here, and alarms of devices: shown, and sent on
 //	rawgrpc     gRPC with messages as they are on the wire
 //	tracing     traces of desired values, sent to a collector of OpenTelemetry
 //	subprocess  programs of the host that are run to their end

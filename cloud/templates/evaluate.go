@@ -24,8 +24,8 @@ type templateVariable struct {
 // templateFunction is called with values of a template.
 type templateFunction func(args []any) (any, error)
 
-// absent is the value of a pipe that has none.
-type absent struct{}
+// missingValue is the value of a pipe that has none.
+type missingValue struct{}
 
 func (e *evaluator) list(dot any, l *parse.ListNode) error {
 	if l == nil {
@@ -102,7 +102,7 @@ func isTrue(v any) bool {
 }
 
 func (e *evaluator) pipe(dot any, p *parse.PipeNode) (v any, err error) {
-	v = absent{}
+	v = missingValue{}
 	for _, c := range p.Cmds {
 		if v, err = e.command(dot, c, v); err != nil {
 			return nil, err
@@ -134,7 +134,7 @@ func (e *evaluator) variable(name string) *templateVariable {
 
 // command is a value, or a function with its arguments, of which the last is what the command before has given.
 func (e *evaluator) command(dot any, c *parse.CommandNode, before any) (any, error) {
-	_, first := before.(absent)
+	_, first := before.(missingValue)
 	if f, ok := c.Args[0].(*parse.IdentifierNode); ok {
 		return e.call(dot, f.Ident, c.Args[1:], before)
 	}
@@ -170,7 +170,7 @@ func (e *evaluator) value(dot any, n parse.Node) (any, error) {
 	case *parse.PipeNode:
 		return e.pipe(dot, n)
 	case *parse.IdentifierNode:
-		return e.call(dot, n.Ident, nil, absent{})
+		return e.call(dot, n.Ident, nil, missingValue{})
 	case *parse.VariableNode:
 		if x := e.variable(n.Ident[0]); x != nil {
 			return fieldsOf(x.value, n.Ident[1:])
@@ -215,7 +215,7 @@ func fieldsOf(v any, names []string) (any, error) {
 
 func (e *evaluator) call(dot any, name string, nodes []parse.Node, before any) (any, error) {
 	and := name == "and"
-	if _, first := before.(absent); (and || name == "or") && len(nodes) > 0 {
+	if _, first := before.(missingValue); (and || name == "or") && len(nodes) > 0 {
 		for i, n := range nodes { // what isn't needed isn't evaluated
 			v, err := e.value(dot, n)
 			if err != nil || isTrue(v) != and || first && i == len(nodes)-1 {
@@ -232,7 +232,7 @@ func (e *evaluator) call(dot any, name string, nodes []parse.Node, before any) (
 		}
 		args = append(args, v)
 	}
-	if _, first := before.(absent); !first {
+	if _, first := before.(missingValue); !first {
 		args = append(args, before)
 	}
 	return e.functions[name](args)
@@ -268,7 +268,7 @@ func isEqual(args []any) (bool, error) {
 	for _, other := range args[1:] {
 		for _, v := range []any{args[0], other} {
 			switch v.(type) {
-			case map[string]any, map[string]string, absent:
+			case map[string]any, map[string]string, missingValue:
 				return false, errors.New("non-comparable type")
 			}
 		}

@@ -38,20 +38,20 @@ type heldChanges struct {
 	lineage link.Lineage
 }
 
-// split is a batch in two parts: what is written at once, and what waits.
-type split struct {
+// dividedBatch is a batch in two parts: what is written at once, and what waits.
+type dividedBatch struct {
 	now, later Batch
 	flush      bool   // all that waits is written, too
 	ahead      uint64 // is to be noted on disk; 0: unchanged
 }
 
 // split decides what of a batch is written at once.
-func (h *heldChanges) split(b Batch) split {
-	all := split{now: b, flush: b.Flush || h.bytes > heldBytes || len(h.written) > heldNames}
+func (h *heldChanges) split(b Batch) dividedBatch {
+	all := dividedBatch{now: b, flush: b.Flush || h.bytes > heldBytes || len(h.written) > heldNames}
 	if all.flush || len(b.MayWait) == 0 {
 		return all
 	}
-	p := split{now: b, later: Batch{Effective: make(map[string]*Effective)}}
+	p := dividedBatch{now: b, later: Batch{Effective: make(map[string]*Effective)}}
 	p.now.Up.Entries, p.now.Effective = nil, make(map[string]*Effective)
 	waits := func(key string) bool {
 		_, known := h.written[key]
@@ -99,7 +99,7 @@ func deviceName(key string) string {
 }
 
 // due is which Devices' changes are written with a part of a batch.
-func (h *heldChanges) due(p split) (list []string) {
+func (h *heldChanges) due(p dividedBatch) (list []string) {
 	if len(h.devices) == 0 {
 		return nil
 	}
@@ -122,7 +122,7 @@ func (h *heldChanges) due(p split) (list []string) {
 }
 
 // appendDue appends what is to be written before a part of a batch.
-func (h *heldChanges) appendDue(frame []byte, p split, due []string) []byte {
+func (h *heldChanges) appendDue(frame []byte, p dividedBatch, due []string) []byte {
 	for _, name := range due {
 		for kind, keys := range h.devices[name].keys {
 			for key, body := range keys {
@@ -143,7 +143,7 @@ func (h *heldChanges) appendDue(frame []byte, p split, due []string) []byte {
 }
 
 // wrote notes that a part of a batch is on disk, with what was due.
-func (h *heldChanges) wrote(p split, due []string) {
+func (h *heldChanges) wrote(p dividedBatch, due []string) {
 	if p.flush {
 		h.ahead, h.count = 0, 0
 		clear(h.written)
@@ -172,7 +172,7 @@ func (h *heldChanges) wrote(p split, due []string) {
 }
 
 // hold keeps the other part until it is due.
-func (h *heldChanges) hold(p split) error {
+func (h *heldChanges) hold(p dividedBatch) error {
 	for _, e := range p.later.Up.Entries {
 		h.put(kindUp, e.Key, link.EncodeEntry(e))
 	}

@@ -14,7 +14,7 @@ import (
 	"github.com/edgebus/edgebus/topics/link"
 )
 
-const meter = "devices/meter/reported/"
+const meterPrefix = "devices/meter/reported/"
 
 // report commits a value that may wait.
 func report(t testing.TB, s *Store, up *link.Owner, key, value string) link.Entry {
@@ -43,15 +43,15 @@ func TestWhatMayWaitIsWrittenByTheNextFlush(t *testing.T) {
 	dir := t.TempDir()
 	s := openStore(t, dir)
 	up := loadSnapshot(t, s).Up
-	report(t, s, up, meter+"power", "1")
-	report(t, s, up, meter+"power", "2") // what is noted before the first change waits
+	report(t, s, up, meterPrefix+"power", "1")
+	report(t, s, up, meterPrefix+"power", "2") // what is noted before the first change waits
 	size := s.Stats().LogBytes
 	for n := range 100 {
-		report(t, s, up, meter+"power", strconv.Itoa(n))
+		report(t, s, up, meterPrefix+"power", strconv.Itoa(n))
 	}
 	require.Equal(t, size, s.Stats().LogBytes, "nothing was written")
 	again := loadSnapshot(t, s)
-	require.Equal(t, "99", valueOf(t, again.Up, meter+"power"), "who reads the store back has it")
+	require.Equal(t, "99", valueOf(t, again.Up, meterPrefix+"power"), "who reads the store back has it")
 	require.Equal(t, up.Digest(), again.Up.Digest())
 	require.Equal(t, up.Seq(), again.Up.Seq())
 	require.Zero(t, again.Lost)
@@ -62,15 +62,15 @@ func TestWhatMayWaitIsWrittenByTheNextFlush(t *testing.T) {
 	killStore(t, s)
 	s = openStore(t, dir)
 	snap := loadSnapshot(t, s)
-	require.Equal(t, "99", valueOf(t, snap.Up, meter+"power"))
+	require.Equal(t, "99", valueOf(t, snap.Up, meterPrefix+"power"))
 	require.Equal(t, up.Seq(), snap.Up.Seq())
 	require.Zero(t, snap.Lost)
-	report(t, s, snap.Up, meter+"power", "a")
-	report(t, s, snap.Up, meter+"power", "b")
-	report(t, s, snap.Up, meter+"power", "c")
+	report(t, s, snap.Up, meterPrefix+"power", "a")
+	report(t, s, snap.Up, meterPrefix+"power", "b")
+	report(t, s, snap.Up, meterPrefix+"power", "c")
 	require.NoError(t, s.Close())
 	s = openStore(t, dir)
-	require.Equal(t, "c", valueOf(t, loadSnapshot(t, s).Up, meter+"power"), "a store that closes writes what waits")
+	require.Equal(t, "c", valueOf(t, loadSnapshot(t, s).Up, meterPrefix+"power"), "a store that closes writes what waits")
 	require.NoError(t, s.Close())
 }
 
@@ -80,23 +80,23 @@ func TestWhatIsWrittenOfADeviceIsWhatItWasAtOneMoment(t *testing.T) {
 	s := openStore(t, dir)
 	up := loadSnapshot(t, s).Up
 	for _, v := range []string{"1", "2", "3"} {
-		report(t, s, up, meter+"power", v)
+		report(t, s, up, meterPrefix+"power", v)
 		report(t, s, up, "devices/other/reported/power", v)
 	}
 	report(t, s, up, "devices/door/reported/open", "true")
 	putValue(t, up, "devices/meter/alarms/high", "{}")
 	require.NoError(t, s.Commit(Batch{Up: up.TakeChanges()}))
-	last := report(t, s, up, meter+"power", "4")
+	last := report(t, s, up, meterPrefix+"power", "4")
 	killStore(t, s)
 
 	s = openStore(t, dir)
 	snap := loadSnapshot(t, s)
 	require.Equal(t, "true", valueOf(t, snap.Up, "devices/door/reported/open"))
-	require.Equal(t, "3", valueOf(t, snap.Up, meter+"power"), "as it was when the alarm was raised")
+	require.Equal(t, "3", valueOf(t, snap.Up, meterPrefix+"power"), "as it was when the alarm was raised")
 	require.NotEqual(t, "3", valueOf(t, snap.Up, "devices/other/reported/power"))
 	require.GreaterOrEqual(t, snap.Up.Seq(), last.Seq, "no number is given twice")
 	require.NotZero(t, snap.Lost)
-	e, _ := snap.Up.Get(meter + "power")
+	e, _ := snap.Up.Get(meterPrefix + "power")
 	require.Greater(t, e.Ver+snap.Lost, last.Ver)
 	require.NoError(t, s.Close())
 }
@@ -121,16 +121,16 @@ func TestWaitingChangesOutliveAFailedCommit(t *testing.T) {
 	require.NoError(t, err)
 	up := loadSnapshot(t, s).Up
 	for _, v := range []string{"1", "2", "3"} {
-		report(t, s, up, meter+"power", v)
+		report(t, s, up, meterPrefix+"power", v)
 	}
 	broken = true
-	putValue(t, up, meter+"power", "4")
+	putValue(t, up, meterPrefix+"power", "4")
 	require.Error(t, s.Commit(Batch{Up: up.TakeChanges()}))
 	require.Error(t, s.Commit(Batch{Flush: true}))
 	up = loadSnapshot(t, s).Up
-	require.Equal(t, "3", valueOf(t, up, meter+"power"))
+	require.Equal(t, "3", valueOf(t, up, meterPrefix+"power"))
 	broken = false
-	report(t, s, up, meter+"power", "5")
+	report(t, s, up, meterPrefix+"power", "5")
 	require.NoError(t, s.Close())
 }
 

@@ -47,7 +47,7 @@ isn't in an answer: write and body, and accessMode: ReadWrite, are added by hand
 			}
 			ctx, stop := commandContext(c)
 			defer stop()
-			answer, err := fetch(ctx, base, target, timeout)
+			answer, err := fetchAnswer(ctx, base, target, timeout)
 			if err != nil {
 				return cmd.Failed(err)
 			}
@@ -174,8 +174,8 @@ func commandContext(c *cobra.Command) (context.Context, context.CancelFunc) {
 	return signal.NotifyContext(ctx, os.Interrupt, syscall.SIGTERM)
 }
 
-// fetch asks a device for one path.
-func fetch(ctx context.Context, base, target string, timeout time.Duration) ([]byte, error) {
+// fetchAnswer asks a device for one path.
+func fetchAnswer(ctx context.Context, base, target string, timeout time.Duration) ([]byte, error) {
 	opened, err := New(Options{Timeout: timeout}).Open(ctx, mappers.Device{Config: map[string]string{"url": base}})
 	if err != nil {
 		return nil, err

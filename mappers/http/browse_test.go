@@ -67,7 +67,7 @@ func TestBrowseWritesAModelOfAnAnswer(t *testing.T) {
 
 func TestBrowseOfALongAnswerIsBounded(t *testing.T) {
 	many := strings.Repeat(`{"a":1,"b":2},`, 100000)
-	list, left, err := browseAnswer("/", []byte(`{"x":[`+strings.TrimSuffix(many, ",")+`],"y":`+`{"k`+strings.Join(numbers(300), `":1,"k`)+`":1}}`))
+	list, left, err := browseAnswer("/", []byte(`{"x":[`+strings.TrimSuffix(many, ",")+`],"y":`+`{"k`+strings.Join(numberTexts(300), `":1,"k`)+`":1}}`))
 	require.NoError(t, err)
 	require.Len(t, list, maxBrowsed)
 	require.Len(t, left, 2)
@@ -77,7 +77,7 @@ func TestBrowseOfALongAnswerIsBounded(t *testing.T) {
 	require.ErrorContains(t, err, "has no value")
 }
 
-func numbers(n int) (list []string) {
+func numberTexts(n int) (list []string) {
 	for i := range n {
 		list = append(list, strings.Repeat("x", i+1))
 	}

@@ -59,7 +59,7 @@ func readCommand(out io.Writer) *cobra.Command {
 			}
 			ctx, stop := commandContext(c)
 			defer stop()
-			answer, err := fetch(ctx, base, target, timeout)
+			answer, err := fetchAnswer(ctx, base, target, timeout)
 			if err != nil {
 				return cmd.Failed(err)
 			}

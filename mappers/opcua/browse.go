@@ -58,7 +58,7 @@ func (l *leftOut) add(reason string, path []string) {
 
 func (l *leftOut) tell(w io.Writer) {
 	for _, reason := range l.reasons {
-		_, _ = fmt.Fprintf(w, "left out: %s: %d times, first %s\n", reason, l.counts[reason], clip(l.first[reason]))
+		_, _ = fmt.Fprintf(w, "left out: %s: %d times, first %s\n", reason, l.counts[reason], clipText(l.first[reason]))
 	}
 }
 

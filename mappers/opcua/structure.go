@@ -54,8 +54,8 @@ func (c *typeCache) open(ctx context.Context, v wire.Value) (wire.Value, error) 
 	return opened, nil
 }
 
-// sealed makes of a value that was opened what is written.
-func sealed(v wire.Value) (wire.Value, error) {
+// sealValue makes of a value that was opened what is written.
+func sealValue(v wire.Value) (wire.Value, error) {
 	out := wire.Value{Kind: v.Kind, Array: v.Array}
 	for _, x := range v.Values {
 		if s, ok := x.(structure); ok {
@@ -210,7 +210,7 @@ func (f *field) changed(v wire.Value, text string) (wire.Value, error) {
 		return v, err
 	}
 	v.Values[i] = structure{s.encoding, s.kind, members}
-	return sealed(v)
+	return sealValue(v)
 }
 
 // replaced is the value of structures that are written whole.
@@ -218,7 +218,7 @@ func (f *field) replaced(v wire.Value, text string) (wire.Value, error) {
 	list := []json.RawMessage{json.RawMessage(text)}
 	if v.Array {
 		if err := json.Unmarshal([]byte(text), &list); err != nil {
-			return v, mappers.Refuse(mappers.Invalid, "%q is no list of objects", clip(text))
+			return v, mappers.Refuse(mappers.Invalid, "%q is no list of objects", clipText(text))
 		}
 	}
 	if len(v.Values) == 0 && len(list) > 0 {
@@ -236,7 +236,7 @@ func (f *field) replaced(v wire.Value, text string) (wire.Value, error) {
 		}
 		out.Values = append(out.Values, structure{s.encoding, s.kind, members})
 	}
-	return sealed(out)
+	return sealValue(out)
 }
 
 // setMember sets the member that a path leads to.
@@ -302,7 +302,7 @@ func memberFrom(f wire.StructureField, text string) (wire.Value, error) {
 	list := []json.RawMessage{json.RawMessage(text)}
 	if f.Rank > 0 {
 		if err := json.Unmarshal([]byte(text), &list); err != nil {
-			return wire.Value{}, mappers.Refuse(mappers.Invalid, "%s: %q is no list of objects", f.Name, clip(text))
+			return wire.Value{}, mappers.Refuse(mappers.Invalid, "%s: %q is no list of objects", f.Name, clipText(text))
 		}
 	}
 	v := wire.Value{Kind: f.Kind, Array: f.Rank > 0, Values: []any{}}
@@ -320,7 +320,7 @@ func memberFrom(f wire.StructureField, text string) (wire.Value, error) {
 func membersFrom(kind *wire.StructureType, raw json.RawMessage) (wire.Members, error) {
 	var object map[string]json.RawMessage
 	if err := json.Unmarshal(raw, &object); err != nil || object == nil {
-		return nil, mappers.Refuse(mappers.Invalid, "%q is no object such as {\"X\":1}", clip(string(raw)))
+		return nil, mappers.Refuse(mappers.Invalid, "%q is no object such as {\"X\":1}", clipText(string(raw)))
 	}
 	out := wire.Members{}
 	for _, f := range kind.Fields {
@@ -340,10 +340,10 @@ func membersFrom(kind *wire.StructureType, raw json.RawMessage) (wire.Members, e
 		out = append(out, wire.Member{Name: f.Name, Value: v})
 	}
 	for name := range object {
-		return nil, mappers.Refuse(mappers.Invalid, "the structure has no member %s", clip(name))
+		return nil, mappers.Refuse(mappers.Invalid, "the structure has no member %s", clipText(name))
 	}
 	return out, nil
 }
 
-// clip shortens a text for an error.
-func clip(text string) string { return text[:min(len(text), 80)] }
+// clipText shortens a text for an error.
+func clipText(text string) string { return text[:min(len(text), 80)] }

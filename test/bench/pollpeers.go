@@ -68,7 +68,7 @@ func serveSilence() (string, func(), error) {
 	return l.Addr().String(), func() { _ = l.Close() }, nil
 }
 
-func config(pairs ...string) map[string]resource.Value {
+func pollConfig(pairs ...string) map[string]resource.Value {
 	out := map[string]resource.Value{}
 	for i := 0; i < len(pairs); i += 2 {
 		out[pairs[i]] = resource.Value(pairs[i+1])
@@ -97,9 +97,9 @@ func serveModbusPolls(clock *pollClock) (polledPeers, error) {
 		return s.Addr(), func() { _ = s.Close() }, err
 	})
 	return polledPeers{
-		device: func(d int) map[string]resource.Value { return config("address", addresses[d]) },
+		device: func(d int) map[string]resource.Value { return pollConfig("address", addresses[d]) },
 		property: func(_, p int) map[string]resource.Value {
-			return config("register", "holding", "address", strconv.Itoa(pollFirst+p), "type", "uint16")
+			return pollConfig("register", "holding", "address", strconv.Itoa(pollFirst+p), "type", "uint16")
 		},
 		stop: stop,
 	}, err
@@ -132,16 +132,16 @@ func serveOPCUAPolls(clock *pollClock, subscribed bool) (polledPeers, error) {
 	dead, stop, err := serveSilence()
 	return polledPeers{
 		device: func(d int) map[string]resource.Value {
-			c := config("endpoint", "opc.tcp://"+address)
+			c := pollConfig("endpoint", "opc.tcp://"+address)
 			if d == deadPolled {
-				c = config("endpoint", "opc.tcp://"+dead)
+				c = pollConfig("endpoint", "opc.tcp://"+dead)
 			}
 			if !subscribed {
 				c["publishingInterval"] = "0s"
 			}
 			return c
 		},
-		property: func(d, p int) map[string]resource.Value { return config("node", fmt.Sprintf("ns=1;s=%d-%d", d, p)) },
+		property: func(d, p int) map[string]resource.Value { return pollConfig("node", fmt.Sprintf("ns=1;s=%d-%d", d, p)) },
 		tell: func(_ *clientConnection, d int, now time.Time) {
 			for p := range polledTags {
 				node := ua.NewStringNodeID(1, fmt.Sprintf("%d-%d", d, p))
@@ -210,8 +210,8 @@ func serveSNMPPolls(clock *pollClock) (polledPeers, error) {
 		return conn.LocalAddr().String(), func() { _ = conn.Close() }, nil
 	})
 	return polledPeers{
-		device:   func(d int) map[string]resource.Value { return config("address", addresses[d]) },
-		property: func(_, p int) map[string]resource.Value { return config("oid", fmt.Sprintf("1.3.9.%d.0", p+1)) },
+		device:   func(d int) map[string]resource.Value { return pollConfig("address", addresses[d]) },
+		property: func(_, p int) map[string]resource.Value { return pollConfig("oid", fmt.Sprintf("1.3.9.%d.0", p+1)) },
 		stop:     stop,
 	}, err
 }
@@ -242,8 +242,8 @@ func serveBACnetPolls(clock *pollClock) (polledPeers, error) {
 		return s.Addr().String(), func() { _ = s.Close() }, nil
 	})
 	return polledPeers{
-		device:   func(d int) map[string]resource.Value { return config("address", addresses[d], "cov", "false") },
-		property: func(_, p int) map[string]resource.Value { return config("object", fmt.Sprintf("AI:%d", p)) },
+		device:   func(d int) map[string]resource.Value { return pollConfig("address", addresses[d], "cov", "false") },
+		property: func(_, p int) map[string]resource.Value { return pollConfig("object", fmt.Sprintf("AI:%d", p)) },
 		stop:     stop,
 	}, err
 }
@@ -260,9 +260,9 @@ func serveHTTPPolls(clock *pollClock) (polledPeers, error) {
 		return s.Listener.Addr().String(), s.Close, nil
 	})
 	return polledPeers{
-		device: func(d int) map[string]resource.Value { return config("url", "http://"+addresses[d]) },
+		device: func(d int) map[string]resource.Value { return pollConfig("url", "http://"+addresses[d]) },
 		property: func(_, p int) map[string]resource.Value {
-			return config("get", "/status", "path", fmt.Sprintf("p%d", p))
+			return pollConfig("get", "/status", "path", fmt.Sprintf("p%d", p))
 		},
 		stop: stop,
 	}, err
@@ -279,9 +279,9 @@ func polledJSON(first int64) []byte {
 
 func serveMQTTPolls(*pollClock) (polledPeers, error) {
 	return polledPeers{
-		device: func(d int) map[string]resource.Value { return config("topic", fmt.Sprintf("bench/d%d", d)) },
+		device: func(d int) map[string]resource.Value { return pollConfig("topic", fmt.Sprintf("bench/d%d", d)) },
 		property: func(_, p int) map[string]resource.Value {
-			return config("state", "{topic}/state", "path", fmt.Sprintf("p%d", p))
+			return pollConfig("state", "{topic}/state", "path", fmt.Sprintf("p%d", p))
 		},
 		tell: func(core *clientConnection, d int, now time.Time) {
 			core.PublishAsync(client.Message{Topic: fmt.Sprintf("bench/d%d/state", d), Payload: polledJSON(now.UnixMilli()), QoS: 1}, nil)

@@ -17,7 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/edgebus/edgebus/broker"
-	"github.com/edgebus/edgebus/broker/daemon/alerts"
+	"github.com/edgebus/edgebus/broker/alerts"
 )
 
 // Debian's Prometheus Alertmanager gets an alarm when it is raised, and knows when it has ended.

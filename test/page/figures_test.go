@@ -21,28 +21,28 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// figures is whether the figures of docs/page.md are measured: FIGURES=1 go test -v -run Figures . They need a quiet machine.
-func figures(t *testing.T) {
+// needFigures is whether the figures of docs/page.md are measured: FIGURES=1 go test -v -run Figures . They need a quiet machine.
+func needFigures(t *testing.T) {
 	t.Helper()
 	if os.Getenv("FIGURES") == "" {
 		t.Skip("by hand: FIGURES=1")
 	}
 }
 
-func share(list []float64, of float64) float64 {
+func shareOf(list []float64, of float64) float64 {
 	slices.Sort(list)
 	return list[min(len(list)-1, int(of*float64(len(list))))]
 }
 
-// evaluate is what an expression of the page is.
-func evaluate[T any](t *testing.T, ctx context.Context, js string) (v T) {
+// evaluateScript is what an expression of the page is.
+func evaluateScript[T any](t *testing.T, ctx context.Context, js string) (v T) {
 	t.Helper()
 	run(t, ctx, chromedp.Evaluate(js, &v, awaitPromise))
 	return v
 }
 
 func TestFiguresOfTheFirstPaint(t *testing.T) {
-	figures(t)
+	needFigures(t)
 	p, ctx := startDemo(t), startBrowser(t)
 	run(t, ctx, network.SetCacheDisabled(true))
 	var paint, whole []float64
@@ -51,9 +51,9 @@ func TestFiguresOfTheFirstPaint(t *testing.T) {
 		began := time.Now()
 		awaitText(t, ctx, "Needs you")
 		whole = append(whole, float64(time.Since(began).Milliseconds()))
-		paint = append(paint, evaluate[float64](t, ctx, `performance.getEntriesByName('first-contentful-paint')[0].startTime`))
+		paint = append(paint, evaluateScript[float64](t, ctx, `performance.getEntriesByName('first-contentful-paint')[0].startTime`))
 	}
-	t.Logf("first paint, without a cache: p50 %.0f ms, worst %.0f ms; the overview is there %.0f ms (p50) after the page has loaded", share(paint, 0.5), share(paint, 1), share(whole, 0.5))
+	t.Logf("first paint, without a cache: p50 %.0f ms, worst %.0f ms; the overview is there %.0f ms (p50) after the page has loaded", shareOf(paint, 0.5), shareOf(paint, 1), shareOf(whole, 0.5))
 }
 
 // watchScreen notes when the message with a new brightness came, and when that had been drawn.
@@ -73,7 +73,7 @@ const watchScreen = `(() => {
 })()`
 
 func TestFiguresOfAChangeOnTheScreen(t *testing.T) {
-	figures(t)
+	needFigures(t)
 	p, ctx := startDemo(t), startBrowser(t)
 	run(t, ctx, chromedp.ActionFunc(func(ctx context.Context) error {
 		_, err := page.AddScriptToEvaluateOnNewDocument(watchScreen).Do(ctx)
@@ -85,9 +85,9 @@ func TestFiguresOfAChangeOnTheScreen(t *testing.T) {
 		p.publish(t, p.coreMQTT, "v1/nodes/demo/devices/lamp/desired/brightness", strconv.Itoa(1+i%99))
 		awaitTrue(t, ctx, rowShows("brightness", strconv.Itoa(1+i%99)))
 	}
-	delays := evaluate[[]float64](t, ctx, `window.delays`)
+	delays := evaluateScript[[]float64](t, ctx, `window.delays`)
 	require.Greater(t, len(delays), 100)
-	t.Logf("%d changes: drawn after the message with it came, p50 %.0f ms, p99 %.0f ms", len(delays), share(delays, 0.5), share(delays, 0.99))
+	t.Logf("%d changes: drawn after the message with it came, p50 %.0f ms, p99 %.0f ms", len(delays), shareOf(delays, 0.5), shareOf(delays, 0.99))
 }
 
 // cpu is the processor time of a program of the demo, in seconds.
@@ -104,7 +104,7 @@ func (p *programs) cpu(t *testing.T, name string) float64 {
 }
 
 func TestFiguresOfTwentyOpenPages(t *testing.T) {
-	figures(t)
+	needFigures(t)
 	p, ctx := startDemo(t), startBrowser(t)
 	measure := func() float64 {
 		const span = 30 * time.Second
@@ -123,10 +123,10 @@ func TestFiguresOfTwentyOpenPages(t *testing.T) {
 }
 
 func TestFiguresOfAHundredThousandDevices(t *testing.T) {
-	figures(t)
-	bin := binaries(t)
+	needFigures(t)
+	bin := findBinaries(t)
 	p := startHubWith(t, bin, freeAddress(t), "anonymous: loopback")
-	p.send(t, "POST", root+"namespaces/default/devicemodels", `{"apiVersion":"edgebus.io/v1alpha1","kind":"DeviceModel","metadata":{"name":"m"},"spec":{"properties":[{"name":"power","type":"boolean","accessMode":"ReadWrite"}]}}`)
+	p.send(t, "POST", apiRoot+"namespaces/default/devicemodels", `{"apiVersion":"edgebus.io/v1alpha1","kind":"DeviceModel","metadata":{"name":"m"},"spec":{"properties":[{"name":"power","type":"boolean","accessMode":"ReadWrite"}]}}`)
 	const many = 100_000
 	var next atomic.Int64
 	var done sync.WaitGroup
@@ -137,7 +137,7 @@ func TestFiguresOfAHundredThousandDevices(t *testing.T) {
 			for i := next.Add(1); i <= many && !t.Failed(); i = next.Add(1) {
 				body, _ := json.Marshal(map[string]any{"apiVersion": "edgebus.io/v1alpha1", "kind": "Device", "metadata": map[string]any{"name": fmt.Sprintf("d%06d", i), "labels": map[string]string{"site": fmt.Sprint("s", i%20)}},
 					"spec": map[string]any{"title": fmt.Sprint("Pump ", i), "deviceModelRef": map[string]string{"name": "m"}, "nodeName": fmt.Sprint("n", i%1000), "protocol": map[string]string{"type": "virtual"}}})
-				res, err := client.Post("http://"+p.hub+root+"namespaces/default/devices", "application/json", strings.NewReader(string(body)))
+				res, err := client.Post("http://"+p.hub+apiRoot+"namespaces/default/devices", "application/json", strings.NewReader(string(body)))
 				if err != nil || res.StatusCode != http.StatusCreated {
 					t.Errorf("%v %v", res, err)
 					return
@@ -156,9 +156,9 @@ func TestFiguresOfAHundredThousandDevices(t *testing.T) {
 	} {
 		var list []float64
 		for range 20 {
-			list = append(list, evaluate[float64](t, ctx, fmt.Sprintf(`(async () => { const t = performance.now(); await (await fetch('%sdevices%s')).json(); return performance.now() - t; })()`, root, at)))
+			list = append(list, evaluateScript[float64](t, ctx, fmt.Sprintf(`(async () => { const t = performance.now(); await (await fetch('%sdevices%s')).json(); return performance.now() - t; })()`, apiRoot, at)))
 		}
-		t.Logf("%s: p50 %.0f ms, worst %.0f ms", name, share(list, 0.5), share(list, 1))
+		t.Logf("%s: p50 %.0f ms, worst %.0f ms", name, shareOf(list, 0.5), shareOf(list, 1))
 	}
 	run(t, ctx, chromedp.Focus(`[data-search]`))
 	start := time.Now()

@@ -16,7 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func binaries(t *testing.T) string {
+func findBinaries(t *testing.T) string {
 	t.Helper()
 	bin, err := filepath.Abs("../../bin")
 	require.NoError(t, err)

@@ -60,12 +60,12 @@ func TestWhatOthersWriteIsTextInEachPlaceOfEachScreen(t *testing.T) {
 		q := quoted(payload)
 		short := quoted(payload[:min(16, len(payload))])
 		name := fmt.Sprint("y", i)
-		p.send(t, "POST", root+"namespaces/default/devicemodels", fmt.Sprintf(`{"apiVersion":"edgebus.io/v1alpha1","kind":"DeviceModel","metadata":{"name":%q},"spec":{"properties":[
+		p.send(t, "POST", apiRoot+"namespaces/default/devicemodels", fmt.Sprintf(`{"apiVersion":"edgebus.io/v1alpha1","kind":"DeviceModel","metadata":{"name":%q},"spec":{"properties":[
 			{"name":"text","title":%[2]s,"description":%[2]s,"unit":%[3]s,"type":"string","accessMode":"ReadWrite","alarms":[{"name":"said","title":%[2]s,"equals":%[2]s,"severity":"high"}]}],
 			"commands":[{"name":"go","title":%[2]s}]}}`, name, q, short))
-		p.send(t, "POST", root+"namespaces/default/devices", fmt.Sprintf(`{"apiVersion":"edgebus.io/v1alpha1","kind":"Device","metadata":{"name":%q,"annotations":{"note":%[2]s}},
+		p.send(t, "POST", apiRoot+"namespaces/default/devices", fmt.Sprintf(`{"apiVersion":"edgebus.io/v1alpha1","kind":"Device","metadata":{"name":%q,"annotations":{"note":%[2]s}},
 			"spec":{"title":%[2]s,"deviceModelRef":{"name":%[1]q},"nodeName":"demo","protocol":{"type":"none","config":{"address":%[2]s}},"desired":{"text":"other"}}}`, name, q))
-		p.send(t, "POST", root+"fleets", fmt.Sprintf(`{"apiVersion":"edgebus.io/v1alpha1","kind":"Fleet","metadata":{"name":%q,"annotations":{"note":%[2]s}},"spec":{"selector":{"matchLabels":{"none":"x"}},"template":{"spec":{"config":[{"name":"motd","configType":"FileListProviderSpec","files":[{"path":"/etc/motd","content":%[2]s}]}]}}}}`, name, q))
+		p.send(t, "POST", apiRoot+"fleets", fmt.Sprintf(`{"apiVersion":"edgebus.io/v1alpha1","kind":"Fleet","metadata":{"name":%q,"annotations":{"note":%[2]s}},"spec":{"selector":{"matchLabels":{"none":"x"}},"template":{"spec":{"config":[{"name":"motd","configType":"FileListProviderSpec","files":[{"path":"/etc/motd","content":%[2]s}]}]}}}}`, name, q))
 		p.send(t, "POST", "/api/v1/namespaces/default/events", fmt.Sprintf(`{"apiVersion":"v1","kind":"Event","metadata":{"name":"said-%s"},"reason":"Said","type":"Warning","message":%s,"involvedObject":{"kind":"Device","namespace":"default","name":%[1]q}}`, name, q))
 		awaitPublish(t, p.coreMQTT, "v1/nodes/demo/devices/"+name+"/reported/text", payload) // raises an alarm, whose message has it
 		awaitPublish(t, p.coreMQTT, "v1/nodes/demo/devices/"+name+"/problem", `{"code":"Unreachable","message":`+q+`}`)
@@ -111,7 +111,7 @@ func TestWhatOthersWriteIsTextInEachPlaceOfEachScreen(t *testing.T) {
 
 // What one may not do isn't offered, and is refused by the server whatever is offered.
 func TestAViewerIsOfferedNothingThatHeMayNotDo(t *testing.T) {
-	bin := binaries(t)
+	bin := findBinaries(t)
 	p := startHubWith(t, bin, freeAddress(t), fmt.Sprintf("users: [{name: ann, passwordHash: '%[1]s', role: operator, nodes: ['*']}, {name: vic, passwordHash: '%[1]s', role: viewer, nodes: ['*']}, {name: hal, passwordHash: '%[1]s', role: operator, nodes: ['hall-*']}]", passwordHash(t, bin, "correct horse")))
 	for _, o := range []string{"nodes|" + `{"apiVersion":"edgebus.io/v1alpha1","kind":"Node","metadata":{"name":"barn"}}`, "nodes|" + `{"apiVersion":"edgebus.io/v1alpha1","kind":"Node","metadata":{"name":"hall-1"}}`,
 		"namespaces/default/devicemodels|" + `{"apiVersion":"edgebus.io/v1alpha1","kind":"DeviceModel","metadata":{"name":"m"},"spec":{"properties":[{"name":"power","type":"boolean","accessMode":"ReadWrite"}]}}`,
@@ -119,7 +119,7 @@ func TestAViewerIsOfferedNothingThatHeMayNotDo(t *testing.T) {
 		"namespaces/default/devices|" + `{"apiVersion":"edgebus.io/v1alpha1","kind":"Device","metadata":{"name":"lamp2"},"spec":{"deviceModelRef":{"name":"m"},"nodeName":"hall-1","protocol":{"type":"virtual"}}}`,
 		"fleets|" + `{"apiVersion":"edgebus.io/v1alpha1","kind":"Fleet","metadata":{"name":"farms"},"spec":{"selector":{"matchLabels":{"a":"b"}},"template":{"spec":{"config":[]}}}}`} {
 		at, body, _ := strings.Cut(o, "|")
-		p.sendAs(t, "ann", "POST", root+at, body)
+		p.sendAs(t, "ann", "POST", apiRoot+at, body)
 	}
 	for user, may := range map[string]struct{ all, barn, hall bool }{"vic": {}, "hal": {hall: true}, "ann": {all: true, barn: true, hall: true}} {
 		ctx := startBrowser(t)
@@ -150,8 +150,8 @@ func TestAViewerIsOfferedNothingThatHeMayNotDo(t *testing.T) {
 			offers("/ui/devices/default/lamp", "power", `document.querySelector('[aria-label="Set power"]:not(:disabled)')`, may.barn)
 		}
 		for _, write := range []string{
-			`fetch('` + root + `namespaces/default/devices/lamp', {method: 'PATCH', headers: {'Content-Type': 'application/merge-patch+json'}, body: '{"metadata":{"labels":{"a":"b"}}}'})`,
-			`fetch('` + root + `fleets/farms', {method: 'PATCH', headers: {'Content-Type': 'application/merge-patch+json'}, body: '{"spec":{"paused":true}}'})`,
+			`fetch('` + apiRoot + `namespaces/default/devices/lamp', {method: 'PATCH', headers: {'Content-Type': 'application/merge-patch+json'}, body: '{"metadata":{"labels":{"a":"b"}}}'})`,
+			`fetch('` + apiRoot + `fleets/farms', {method: 'PATCH', headers: {'Content-Type': 'application/merge-patch+json'}, body: '{"spec":{"paused":true}}'})`,
 			`fetch('/tokens', {method: 'POST', body: '{"user":"x","role":"viewer","nodes":["*"]}'})`,
 			`fetch('/audit')`,
 		} {

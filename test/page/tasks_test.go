@@ -20,7 +20,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-const root = "/apis/edgebus.io/v1alpha1/"
+const apiRoot = "/apis/edgebus.io/v1alpha1/"
 
 // person does a task with the page alone: what is pressed and typed is counted.
 type person struct {
@@ -71,7 +71,7 @@ func (p *person) confirm(number int, act string) {
 // get reads an object of the hub.
 func (p *programs) get(t *testing.T, at string, into any) {
 	t.Helper()
-	text, ok := getText("http://" + p.hub + root + at)
+	text, ok := getText("http://" + p.hub + apiRoot + at)
 	require.True(t, ok, at)
 	require.NoError(t, json.Unmarshal([]byte(text), into))
 }
@@ -93,7 +93,7 @@ func (p *programs) startNode(t *testing.T, name string) (stop func()) {
 	}
 	t.Cleanup(stop)
 	require.Eventually(t, func() bool {
-		text, _ := getText("http://" + p.hub + root + "nodes/" + name)
+		text, _ := getText("http://" + p.hub + apiRoot + "nodes/" + name)
 		return strings.Contains(text, `"state":"online"`)
 	}, patience, 50*time.Millisecond, "%s", &out)
 	return stop
@@ -113,7 +113,7 @@ func (p *programs) joinNode(t *testing.T, name string) {
 		_ = cmd.Wait()
 	})
 	require.Eventually(t, func() bool {
-		text, _ := getText("http://" + p.hub + root + "enrollmentrequests")
+		text, _ := getText("http://" + p.hub + apiRoot + "enrollmentrequests")
 		return strings.Contains(text, name)
 	}, patience, 50*time.Millisecond)
 }
@@ -121,14 +121,14 @@ func (p *programs) joinNode(t *testing.T, name string) {
 // findDevices has a device found that needs somebody's approval.
 func (p *programs) findDevices(t *testing.T, names ...string) {
 	t.Helper()
-	p.send(t, "POST", root+"namespaces/default/configurations", `{"apiVersion":"edgebus.io/v1alpha1","kind":"Configuration","metadata":{"name":"lamps"},"spec":{"discoveryHandler":{"name":"by-hand"},
+	p.send(t, "POST", apiRoot+"namespaces/default/configurations", `{"apiVersion":"edgebus.io/v1alpha1","kind":"Configuration","metadata":{"name":"lamps"},"spec":{"discoveryHandler":{"name":"by-hand"},
 		"deviceTemplate":{"approval":"Manual","spec":{"deviceModelRef":{"name":"dimmable-lamp"},"protocol":{"type":"virtual"}}}}}`)
 	_, port, _ := strings.Cut(p.coreMQTT, ":")
 	require.Eventually(t, func() bool { // what is published before the node knows the configuration is lost
 		for _, name := range names {
 			_ = exec.Command("mosquitto_pub", "-V", "5", "-q", "1", "-p", port, "-t", "v1/nodes/demo/discovery/lamps/instances/"+name, "-m", `{"properties":{"ADDRESS":"10.0.0.7"}}`).Run()
 		}
-		text, _ := getText("http://" + p.hub + root + "namespaces/default/instances")
+		text, _ := getText("http://" + p.hub + apiRoot + "namespaces/default/instances")
 		return strings.Count(text, `"configurationName":"lamps"`) >= len(names)
 	}, patience, 100*time.Millisecond)
 }
@@ -137,17 +137,17 @@ func (p *programs) findDevices(t *testing.T, names ...string) {
 func (p *programs) rollOutBadly(t *testing.T) {
 	t.Helper()
 	for _, node := range []string{"demo", "barn"} {
-		p.send(t, "PATCH", root+"nodes/"+node, `{"metadata":{"labels":{"site":"south","city":"york"}}}`)
+		p.send(t, "PATCH", apiRoot+"nodes/"+node, `{"metadata":{"labels":{"site":"south","city":"york"}}}`)
 	}
 	config := func(text string) string {
 		return fmt.Sprintf(`{"spec":{"config":[{"name":"motd","configType":"FileListProviderSpec","files":[{"path":"/etc/motd","content":%q}]}]}}`, text)
 	}
-	p.send(t, "POST", root+"fleets", `{"apiVersion":"edgebus.io/v1alpha1","kind":"Fleet","metadata":{"name":"farms"},"spec":{"selector":{"matchLabels":{"site":"south"}},"template":`+config("Welcome")+`}}`)
+	p.send(t, "POST", apiRoot+"fleets", `{"apiVersion":"edgebus.io/v1alpha1","kind":"Fleet","metadata":{"name":"farms"},"spec":{"selector":{"matchLabels":{"site":"south"}},"template":`+config("Welcome")+`}}`)
 	awaitFleet := func(what string) {
 		t.Helper()
 		var text atomic.Pointer[string]
 		if !assert.Eventually(t, func() bool {
-			got, _ := getText("http://" + p.hub + root + "fleets/farms")
+			got, _ := getText("http://" + p.hub + apiRoot + "fleets/farms")
 			text.Store(&got)
 			return strings.Contains(got, what)
 		}, patience, 50*time.Millisecond) {
@@ -155,14 +155,14 @@ func (p *programs) rollOutBadly(t *testing.T) {
 		}
 	}
 	awaitFleet(`"templateVersion":"farms-0000001"`)
-	p.send(t, "PATCH", root+"fleets/farms", `{"spec":{"template":`+config("Welcome to {{ .metadata.labels.town }}")+`}}`)
+	p.send(t, "PATCH", apiRoot+"fleets/farms", `{"spec":{"template":`+config("Welcome to {{ .metadata.labels.town }}")+`}}`)
 	awaitFleet(`"failedNodes":`)
 }
 
 // Somebody who sees the page for the first time does six tasks with it. The table of docs/page.md is made by this test.
 func TestSixTasksAreDoneWithThePageAlone(t *testing.T) {
 	p := startDemo(t)
-	p.send(t, "POST", root+"nodes", `{"apiVersion":"edgebus.io/v1alpha1","kind":"Node","metadata":{"name":"barn","labels":{"site":"south"}}}`)
+	p.send(t, "POST", apiRoot+"nodes", `{"apiVersion":"edgebus.io/v1alpha1","kind":"Node","metadata":{"name":"barn","labels":{"site":"south"}}}`)
 	p.startNode(t, "barn")()
 	p.joinNode(t, "field")
 	p.findDevices(t, "porch")
@@ -207,7 +207,7 @@ func TestSixTasksAreDoneWithThePageAlone(t *testing.T) {
 			d.sees("Nothing waits for you")
 			text := ""
 			for end := time.Now().Add(5 * time.Second); time.Now().Before(end) && !strings.Contains(text, `"kind":"Instance"`); time.Sleep(50 * time.Millisecond) { // the owner of the Device that is made
-				text, _ = getText("http://" + p.hub + root + "devices")
+				text, _ = getText("http://" + p.hub + apiRoot + "devices")
 			}
 			require.Contains(t, text, `"kind":"Instance"`)
 		}},
@@ -219,7 +219,7 @@ func TestSixTasksAreDoneWithThePageAlone(t *testing.T) {
 			d.pressIn("Fleet farms", "Undo…")
 			d.confirm(2, "Undo")
 			require.Eventually(t, func() bool {
-				text, _ := getText("http://" + p.hub + root + "fleets/farms")
+				text, _ := getText("http://" + p.hub + apiRoot + "fleets/farms")
 				return strings.Contains(text, `"paused":true`) && strings.Contains(text, "farms-0000001")
 			}, patience, 50*time.Millisecond)
 		}},
@@ -281,10 +281,10 @@ func TestADeviceIsAddedWithTheFormAndANodeIsDenied(t *testing.T) {
 	p.open(t, ctx, "/ui/approvals")
 	d.pressIn("stranger", "Deny")
 	d.sees("Nothing waits for you")
-	text, ok := getText("http://" + p.hub + root + "enrollmentrequests")
+	text, ok := getText("http://" + p.hub + apiRoot + "enrollmentrequests")
 	require.True(t, ok)
 	require.Contains(t, text, "Denied")
-	text, ok = getText("http://" + p.hub + root + "nodes")
+	text, ok = getText("http://" + p.hub + apiRoot + "nodes")
 	require.True(t, ok)
 	require.NotContains(t, text, "stranger-")
 }

@@ -16,10 +16,10 @@ func chosenElsewhere() map[string]string {
 	return map[string]string{"github.com/eclipse/paho.golang": "EPL-2.0"}
 }
 
-const root = "../../.."
+const repositoryRoot = "../../.."
 
 func TestGoLicensesFindsTheSameModules(t *testing.T) {
-	text, err := os.ReadFile(filepath.Join(root, "cloud", "cli", "licenses.txt"))
+	text, err := os.ReadFile(filepath.Join(repositoryRoot, "cloud", "cli", "licenses.txt"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -70,7 +70,7 @@ func reportOf(t *testing.T) (rows [][]string) {
 		t.Fatal(err)
 	}
 	cmd := exec.Command(strings.TrimSpace(string(tool)), "report", "--ignore", "github.com/edgebus/edgebus", "./cloud/cmd/...", "./edge/cmd/...", "./mappers/cmd/...")
-	cmd.Dir = root
+	cmd.Dir = repositoryRoot
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOOS=linux", "GOROOT="+strings.TrimSpace(string(goroot)))
 	var said bytes.Buffer
 	cmd.Stderr = &said

@@ -189,7 +189,7 @@ func (b binary) eval(of []snapshot) (list []sample) {
 		return list
 	}
 	pair := func(l, r, labelled sample) {
-		if v, keep := apply(b.op, l.value, r.value); keep {
+		if v, keep := applyOperator(b.op, l.value, r.value); keep {
 			list = append(list, sample{labelled.labels, v})
 		}
 	}
@@ -210,8 +210,8 @@ func (b binary) eval(of []snapshot) (list []sample) {
 	return list
 }
 
-// apply is an operator's result; a comparison keeps the left side, if it holds.
-func apply(op string, l, r float64) (v float64, keep bool) {
+// applyOperator is an operator's result; a comparison keeps the left side, if it holds.
+func applyOperator(op string, l, r float64) (v float64, keep bool) {
 	switch op {
 	case "+":
 		return l + r, true

@@ -23,7 +23,7 @@ import (
 	"github.com/edgebus/edgebus/broker"
 )
 
-const rulesDir = "../../../configs/deploy/prometheus/"
+const rulesDir = "../../configs/deploy/prometheus/"
 
 func rulesOfPrometheus(t *testing.T) []Rule {
 	t.Helper()
@@ -184,7 +184,7 @@ func alarmMessage(payload string) broker.Message {
 	return broker.Message{Topic: alarmTopic, Payload: []byte(payload)}
 }
 
-const hot = `[{"name":"hot","severity":"high","since":"2026-01-02T03:04:05.000Z","value":"81","message":"temperature is 81 °C, above 80 °C"}]`
+const hotAlarm = `[{"name":"hot","severity":"high","since":"2026-01-02T03:04:05.000Z","value":"81","message":"temperature is 81 °C, above 80 °C"}]`
 
 func startTrial(t *testing.T, o Options) *Alerts {
 	t.Helper()
@@ -204,7 +204,7 @@ func TestAnAlarmIsSentOnToEachReceiverWhenItBeginsAndWhenItEnds(t *testing.T) {
 	require.NoError(t, os.WriteFile(token, []byte("secret\n"), 0o600))
 	published := make(chan broker.Message, 10)
 	a := startTrial(t, Options{Receivers: Receivers{Webhook: Endpoint{URL: hook.URL + "/hook", TokenFile: token}, Alertmanager: Endpoint{URL: manager.URL + "/"}, Topic: "site/alerts"}, Publish: func(m broker.Message) { published <- m }})
-	a.Follow(alarmMessage(hot))
+	a.Follow(alarmMessage(hotAlarm))
 	for _, r := range []*trialReceiver{hook, manager} {
 		require.Eventually(t, r.got(`"device":"boiler"`), 10*time.Second, time.Millisecond)
 	}
@@ -221,7 +221,7 @@ func TestAnAlarmIsSentOnToEachReceiverWhenItBeginsAndWhenItEnds(t *testing.T) {
 	require.NoError(t, json.Unmarshal(m.Payload, &said))
 	require.Equal(t, "firing", said.Status)
 	require.Equal(t, "boiler: temperature is 81 °C, above 80 °C", said.Annotations["summary"])
-	a.Follow(alarmMessage(hot)) // nothing has changed
+	a.Follow(alarmMessage(hotAlarm)) // nothing has changed
 	a.Follow(alarmMessage(""))
 	require.Eventually(t, hook.got(`"status":"resolved"`), 10*time.Second, time.Millisecond)
 	require.Eventually(t, manager.got(`"endsAt"`), 10*time.Second, time.Millisecond)
@@ -233,7 +233,7 @@ func TestWhatAReceiverDoesNotTakeWaitsAndWhatItRefusesIsLostAndTold(t *testing.T
 	hook := newTrialReceiver(t)
 	hook.status.Store(503)
 	a := startTrial(t, Options{Receivers: Receivers{Webhook: Endpoint{URL: hook.URL}}})
-	a.Follow(alarmMessage(hot))
+	a.Follow(alarmMessage(hotAlarm))
 	report := func() ReceiverReport { return a.receivers[0].report() }
 	require.Eventually(t, func() bool { r := report(); return r.Waiting == 1 && strings.Contains(r.LastError, "503") }, 10*time.Second, time.Millisecond)
 	hook.status.Store(200)
@@ -277,7 +277,7 @@ func TestAlertmanagerIsToldAgainOfWhatStillIsSo(t *testing.T) {
 
 func TestWhatWasRaisedBeforeTheStartIsTold(t *testing.T) {
 	hook := newTrialReceiver(t)
-	list := []broker.Message{alarmMessage(hot)}
+	list := []broker.Message{alarmMessage(hotAlarm)}
 	startTrial(t, Options{Receivers: Receivers{Webhook: Endpoint{URL: hook.URL}}, Alarms: func() func(int) []broker.Message {
 		return func(int) []broker.Message { one := list; list = nil; return one }
 	}})
