@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package broker is the MQTT broker that the hub and the core embed: one package, the same behaviour on both sides.
 // It never decides what a topic below v1/ means, never stores one (its Tree does both), and lets no type of the
 // protocol library out. Nothing that a client sends may stop the process, and no client can make another wait.

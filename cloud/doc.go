@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package cloud is the hub, the daemon in the cloud. Run wires its parts together, and does nothing else.
 //
 // It never contains what a part does: each is a package, or a file here.

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package configs is where settings come from: the programs' options, their
 // defaults (embedded YAML, which is their documentation too), and how a file, the
 // environment and flags change them.

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package edge is the core, the daemon on a node. Run wires its parts together, and does nothing else.
 //
 // It never contains what a part does: each is a package, or a file here.

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package mappers is the SDK for mappers: it finds a mapper's devices on the node's broker, reads and reports their values,
 // writes desired values to them, announces the mapper's presence and retries. A driver adds the protocol: it implements
 // Driver, and its main calls Run. Begin with driver.go.

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package topics is the contract of the bus as data: what each topic below v1/ means, which side owns it, and which roles may
 // use it (table.go). It also parses, formats and matches topics.
 //

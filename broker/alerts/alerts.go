@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package alerts is what hub and core know to need somebody: the rules that Prometheus may have as well, evaluated on the program's own
 // metrics, and the alarms of devices. It shows what fires, and sends it on: to a webhook, to Alertmanager, to a topic.
 //

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package audit writes the audit log: one JSON line for each sign-in, each write and each refusal, with who asked for it,
 // from where, and what the answer was.
 //

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package calls handles commands: requests to a device that are answered. It works the same on the hub, where the core of
 // the device's node executes a command, and on the node's own broker, where a mapper does.
 //

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package client is the MQTT 5 client of the core's link to the hub, of mappers, tools and tests.
 //
 // It never stores a publish on disk, never subscribes by itself to anything but Options.Subscriptions, never hides a

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package daemon is what hub, core and mappers have in common as processes: start and stop in order, the
 // notification that they are ready, and bounds that follow from the machine's memory and file descriptors.
 //

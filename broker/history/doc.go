@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package history keeps what the properties of devices were: the same on a node, which records it, and on the hub, which copies it.
 //
 // It never keeps a sample of a device that its user doesn't name, never serves a file that isn't as it was written, and never waits for

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package journal keeps numbered records on disk, through kill -9 and power loss: a record that was put stays until it is put
 // again or deleted. The commits of all callers share writes and syncs.
 //

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package mqttserver is what hub and core do with their broker as processes: the rules for users' own topics, the journal that it keeps its
 // sessions in and its part of backups, the audit log beside it, and the report on it.
 //

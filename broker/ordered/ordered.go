@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package ordered is the port of the log that a hub's state is in: one order of frames that all who read it see. Engines are package wal,
 // which keeps it in files, and whatever replicates it.
 //

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 package session
 
 // LocalConsumer takes a session's messages inside the process, as a Writer takes them to a connection: in order, within a

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package session delivers messages to the clients of an MQTT broker: for each client a queue in order, the messages that
 // were sent and are not acknowledged, its own QoS 2 publishes, and, for a durable session, records of these in a journal.
 //

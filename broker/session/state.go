@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 package session
 
 // A delivery's state is changed here only, by the tables of transitions: what they don't have doesn't happen, whatever a client

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package tree is what an owner of a tree of topics behind the broker is made of, the
 // same on the hub (cloud/twin) and on a node (edge/twin): Host, the loop that takes
 // writes as steps, stores them in batches, publishes and answers; the conversion between

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package wal is a log on disk, in segments: a frame that was appended stays, through kill -9 and power loss, until the
 // owner retires its segment. A frame that a crash has torn was not confirmed to anybody, and is dropped.
 //

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package api serves the hub's objects over HTTP in the style of Kubernetes, so that kubectl and client-go work with it
 // as they are.
 //

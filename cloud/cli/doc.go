@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package cli is the command line edgebus: it shows, applies, watches and deletes the hub's objects, shows and sets devices' values,
 // shows a node's topics, finds out what is wrong with a node, and runs a demonstration of the whole bus. root.go has the table of
 // commands, and what is said about a command line that can't be understood.

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package client is a client of the hub's HTTP API: it lists the kinds that the hub serves, and gets, lists, watches, creates,
 // applies, edits, patches and deletes objects of any kind. The command edgebus and tests use it.
 //

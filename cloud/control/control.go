@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package control runs controllers: functions that are called with the key of an object until the world is as that object
 // says it should be.
 //

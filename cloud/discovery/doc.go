@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package discovery makes Instances of what nodes find for Configurations, and of Instances what their Configuration asks for: Devices,
 // and containers of brokers on nodes.
 //

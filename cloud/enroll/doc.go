@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package enroll is how nodes become part of the bus, and cease to be: the hub's certificate authority, invitations
 // (tokens), requests that a person approves, renewal of certificates, and revocation.
 //

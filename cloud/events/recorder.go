@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package events records what happens to objects as Events, which are kept for some days.
 //
 // There is one Event for each object, reason and part of the object: what happens again raises its count. The name of an

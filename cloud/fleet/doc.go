@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package fleet decides what becomes of the nodes of Fleets: whose they are, and what their specs come to.
 //
 // What it decides is in pure functions: SelectorIndex.Assign (owners), ExpandTemplate, and rollout.Plan of package rollout. It never talks

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package history keeps the hub's copies of what the properties of devices were: one of each node's, which the node sends.
 //
 // It never changes what a node has, and never shows a Device what another node says of it: of a Device it has what its node sent.

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package identity authenticates the users who are not in the configuration: holders of bearer tokens that the hub made, and people
 // with an account at an OpenID Connect provider.
 //

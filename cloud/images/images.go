@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package images finds the container images in the files of applications: quadlets and compose files. It never asks a registry for one.
 package images
 

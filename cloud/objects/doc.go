@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package objects is the layer between the hub's objects and its store: the one place in which objects are read and written
 // by the rules for all of them. Defaults, validation, generation, uid, owners, finalizers, managed fields, names that are
 // unique over all namespaces, the sealing of Secrets, and "nothing changed is no write" are here, for the handlers of the

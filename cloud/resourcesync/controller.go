@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package resourcesync applies the manifests of git repositories: what a ResourceSync describes is created, changed and deleted in the
 // hub as it is in its repository.
 //

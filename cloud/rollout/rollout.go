@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package rollout decides which targets of a rollout are to be started now, and says why no more are. A target is a node that
 // is to become something else: a fleet's next template version, or another version of the edge core.
 //

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package sources reads what specs refer to: git repositories, HTTP servers and OCI registries.
 //
 // Each call is bounded in time and size, and goes only where the hub's administrator lets it: never to the hub's own

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package store defines the interfaces of the hub's object store. Each has at most three methods, so that a user states only what it
 // needs. Backends are packages below it; package test/storetest has the tests that each of them must pass.
 //

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package templates expands Go templates in objects: the texts of a Fleet's template over a node's metadata, those of a
 // Configuration's deviceTemplate over a found device. A template can neither run nor grow without bound, on the way to its result either, nor call
 // anything but the functions that are listed here. It never reads an object.

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package twin is the hub's end of every link: it holds two maps for each node, the one that the cloud owns (down),
 // derived from the objects in the store, and the one that the node owns (up), from which the objects' status is derived.
 //

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package upgrade brings the edge cores of nodes to other versions, as Upgrades say. Plan decides what each node is ordered now and what the
 // Upgrade's status says; the controller reads, calls it, and writes. The package rollout has the rules of how many nodes at a time.
 //

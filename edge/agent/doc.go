@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package agent is the program edgeagent: it makes a node's host what the node's spec says, whole or not at all, and reports
 // what has become of it. It is an MQTT client of the node's broker, and works on with what it has while there is none.
 //

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package api is the Device API at the edge: the node's Devices with their models and twins, and the Node itself, over
 // HTTP, in the hub's API group and in KubeEdge's, for kubectl and other clients. It answers from the node's own store, so
 // that it works without the hub.

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package blobs downloads contents from the hub by their SHA-256, for the node's agent, over a connection of its own.
 //
 // It never shows a file before its digest was verified, and never reads what is in it.

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package discovery is the program edgediscovery: it has discovery handlers look for what a node's Configurations ask for, and
 // publishes what they find and how they are. Handlers are programs that register over gRPC, as Akri's do, or are linked into this
 // one. It is an MQTT client of the node's broker, and goes on with what it has while there is none.

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package enroll is a node's side of joining a hub: it makes the node's key, gets its certificate, renews it before it
 // ends, and forgets both when the hub has decommissioned the node.
 //

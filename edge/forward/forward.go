@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package forward sends what waits in the link queue of the node's broker to the hub:
 // telemetry, events, and users' own topics that a bridge rule names. It runs for one
 // connection at a time, once the hub has caught up with the node's state there.

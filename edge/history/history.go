@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package history keeps what the properties of the node's Devices were: it takes what is reported, deletes what is not to be kept, and
 // sends the rest to the hub, which has the same then.
 //

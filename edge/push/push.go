@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package push sends reported values from the node to the MQTT brokers and HTTP endpoints that Devices name (spec.push).
 //
 // It never delays reports, and never writes to disk: values wait in bounded queues in memory. A value is lost if its queue is full,

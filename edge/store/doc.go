@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package store keeps a core's state on disk: both maps of the node's tree with
 // their place in the link protocol, and what is in force for each property. After
 // Commit returns, all of a batch outlives a power cut, but for reported values that may wait (Batch.MayWait); if it fails, none of it does.

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package twin is the core's end of the link, and the owner of its node's tree.
 //
 // It holds both maps: the replica of what the cloud desires, and the edge's own of what is. Local publishes, messages

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package upgrade is the part of edgeagent that replaces the node's core, and the agent itself, by another version, gives the core other settings,
 // and returns to what was before if the core does not work with it. It fetches and verifies what is ordered, switches to it, observes the core on
 // trial, and commits or rolls back. It also has images pulled.

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package bacnet drives BACnet/IP devices: properties of a Device are objects' properties, which are read, written with a priority, and
 // told by the device itself where it takes subscriptions (COV).
 //

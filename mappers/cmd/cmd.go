@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package cmd makes a program of a driver: flags, a configuration file and environment variables, TLS, --check-config,
 // --print-config, version, and running the driver until the program is told to stop. It knows no protocol. A whole mapper is
 //

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package dmi serves mappers that were written for KubeEdge: it is the device manager that they register with (their Device Mapper
 // Interface, DMI, v1beta1 and v1alpha1), and drives their devices through them. Each mapper of KubeEdge that registers becomes a mapper of the
 // node, with the SDK's rules for values, refusals and devices that are offline.

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package drivertest is the one suite that every driver passes. A driver's test describes a device of its protocol in
 // a Rig and calls Run. The suite talks to the driver with the checks that the SDK puts before it (mappers.Open), without a broker.
 package drivertest

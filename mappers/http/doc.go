@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package http drives devices that have an HTTP interface: properties are values in the JSON that a device answers or sends, writes and
 // commands are requests.
 //

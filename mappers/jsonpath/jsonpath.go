@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package jsonpath finds values in JSON that devices send: by a singular query of RFC 9535, with numbers as they were written.
 package jsonpath
 

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package modbus drives Modbus devices, over TCP and on serial lines: coils, discrete inputs, holding and input registers, and the values
 // that vendors make of them. Units behind one address, and those on one serial line, share a connection, which makes one request at a
 // time.

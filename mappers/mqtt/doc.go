@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package mqtt drives devices that speak MQTT themselves, at the node's own broker: a zigbee2mqtt lamp, a Tasmota plug, a sensor
 // that publishes JSON. A property is read from a topic and a path in the JSON of its payload, and written to a topic with a template.
 //

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package opcua drives devices that are OPC UA servers: properties of a Device are variables of the server, which are subscribed to, read
 // and written; commands are its methods.
 //

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package settings reads the config of Devices and visitors, as drivers do that have no more to say about it than types and ranges: each
 // error names the field and the rule.
 package settings

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package snmp drives devices that have an SNMP agent, v2c and v3: properties of a Device are objects, which are read and set; events are
 // its traps.
 //

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package virtual drives simulated devices: a lamp that warms up, or any model whose properties behave as its visitors
 // say. They are for trying things out, demonstrations and tests: no hardware is touched, and a device forgets
 // everything when it is closed, as hardware does that loses power.

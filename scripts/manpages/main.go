@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Command manpages DIRECTORY PROGRAM… writes man pages, made of what --help says: one for each command of edgebus (section 1), and one for each
 // of the other programs (section 8), which are run for it.
 package main

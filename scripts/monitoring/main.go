@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Command monitoring makes of configs/deploy/monitoring.yaml what stands beside it: docs/metrics.md, the alert rules for Prometheus and the
 // boards for Grafana. Its tests hold them against each other, and against Prometheus' and Grafana's own libraries; a test in test/e2e holds the
 // page against what the programs expose.

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Program page bundles the web page with esbuild: from broker/daemon/page/web, where npm ci has put its packages, into
 // broker/daemon/page/dist. Each file is written as it is and compressed, under a name with the hash of its content.
 package main

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Command release makes what users install, from the sources and with nothing but Go:
 //
 //	release packages   deb and rpm packages

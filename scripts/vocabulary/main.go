@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Vocabulary checks names: a package-level name of one word is a word of MQTT, Kubernetes or Go, or stands in the glossary,
 // so that a reader can guess it and a search can find it. Names of several words are left to reviewers.
 //

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package arch holds the architecture's rules as tests: who may import whom, which
 // library appears where, and what a file may not do. Each failure says the rule.
 package arch

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //go:build testprogram
 
 // Command bench measures the bus with its real parts and prints a report in

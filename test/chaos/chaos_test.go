@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package chaos breaks a running bus under load, round after round, at random places
 // and moments, and mends it. At rest it looks at what everybody was promised:
 //

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package controltest is a hub's store with objects in it, in which the tests of controllers run these. It links no controller.
 package controltest
 

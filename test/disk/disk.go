@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package disk makes small file systems for tests that can fail as real ones do: the
 // power goes and takes with it what was not synced, the disk is full, or it can
 // only be read any more.

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 package e2e
 
 // The cases in which busses of this kind are known to fail, each against the real

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package faults breaks networks: a TCP proxy that delays, throttles, splits and
 // cuts what passes through it, and heals again. What it does by chance it does by
 // a seed, so that a failure can be had again.

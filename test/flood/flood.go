@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package flood is what bad clients do to a broker: each flood goes on with all its
 // strength until it is stopped. Tests hold the real programs to their bounds under
 // them, and the benchmark measures what a well-behaved neighbour notices.

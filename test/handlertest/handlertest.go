@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package handlertest runs discovery handlers in their tests. It is never part of a program.
 package handlertest
 

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package harness runs the real programs for tests: it gives each test a world of its own (ports, directories, a
 // network that can fail), starts, stops and kills the programs, and leaves no process behind.
 //

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package hosttest has stand-ins for what a host has: a systemd behind a private D-Bus, and a container engine at a Unix socket. They keep
 // state as the real ones do; they are for tests, and start no process but a dbus-daemon of their own.
 package hosttest

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package interop runs the MQTT clients that people use against both brokers: what
 // each must be able to do is the same list of steps, written in that client's own
 // language, in clients/ or here.

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package join tries how nodes join a hub: a real hub over TLS, the node's own side of it, and MQTT clients that try what
 // they must not do.
 package join

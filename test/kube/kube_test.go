@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package kube runs client-go, the library that Kubernetes controllers are made of, against
 // the real hub: whoever wrote a controller may expect of it what they know.
 package kube

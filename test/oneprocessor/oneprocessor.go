@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package oneprocessor is how tests see that work on a single of Go's processors gives way to others. It knows nothing of what the work is.
 package oneprocessor
 

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package orderedtest has the tests that each engine of package ordered must pass.
 package orderedtest
 

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package page tries the web page in Debian's Chromium, against the programs themselves: hub, core and mappers of the demo.
 package page
 

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package root is for tests that need root, or a feature of the kernel that only root can use: loop mounts, network
 // namespaces. `make test` leaves them out, so that it passes for everybody in the same way; `make chaos` runs them.
 package root

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package simnodes simulates nodes in one process: each has the link's real machines and an MQTT connection to a hub of its own, and an
 // agent that answers what the hub sends. It never links the hub, and keeps nothing on disk: a node that stops is gone.
 package simnodes

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package sourcestest has the git repositories and registries that tests read: git's own program serves the repositories. It is not
 // for programs.
 package sourcestest

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package stand is what tests in Go put around the programs that package harness
 // runs: MQTT clients that go with the test, watchers that know what a broker shows,
 // figures from /metrics, and a wire tap on the link.

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package storetest is what every backend of the store must pass. A backend's
 // own tests are for what only it has: its file, its failures.
 //

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package acl says which of the users' own topics a user may publish and subscribe to: by lists of filters for one user, by
 // patterns for all users, and by files in the format of mosquitto's acl_file.
 //

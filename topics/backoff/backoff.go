@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package backoff says how long to wait before something that failed is tried again: who tries has the clock.
 package backoff
 

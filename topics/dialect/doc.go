@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package dialect converts between the canonical kinds and the forms that other projects have for them: KubeEdge, flightctl
 // and Akri. Each foreign API group has one file with a pair of pure functions for each kind, registered as data in All.
 //

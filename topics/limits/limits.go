@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package limits is what bounds a broker, from the configuration to the sessions: one type,
 // whose defaults are in hub.yaml and core.yaml, which say what each limit means. A limit that is
 // 0 is none.

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package link keeps two copies of a map in step over a lossy, reordering,
 // often absent connection. One side, the Owner, writes; the other, the
 // Replica, follows. A node has two such maps, one in each direction.

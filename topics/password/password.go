@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package password makes hashes of passwords (argon2id), reads these and the ones that mosquitto_passwd writes, and compares
 // passwords with them. It keeps no password.
 package password

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package resource has the nouns of the bus as Go types: Device, DeviceModel, Node, Fleet, Event and the others. Each noun
 // has one type, which is the same JSON on disk, in the API and on the bus, and methods that validate it.
 //

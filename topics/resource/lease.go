@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 package resource
 
 // KindLease is the kind Lease of coordination.k8s.io/v1.

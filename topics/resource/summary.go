@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 package resource
 
 // Summary is one aspect of a Node's state, as one of flightctl's words, with an explanation for people.

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package schedule says when windows of time are open, in which nodes may be updated: for the hub, and for a node's agent.
 //
 // A window opens at the times of a cron expression. The package never reads a clock.

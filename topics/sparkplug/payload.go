@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package sparkplug reads and writes payloads of Sparkplug B, which are protocol buffers (org.eclipse.tahu.protobuf.Payload), as far as
 // a host needs them: metrics with their names, aliases, types and values as text. It knows no broker and keeps nothing.
 //

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package trace has the form in which a trace goes from program to program: traceparent, of the W3C's recommendation Trace Context. It
 // travels as a header of HTTP and as a user property of MQTT.
 package trace

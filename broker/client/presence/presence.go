@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package presence has a program of a node say on the node's broker that it runs, so that its end is noticed at once: the broker publishes its
 // will. A program that takes the node's name from the broker can have a will from its second connection on only, which it makes at once.
 //

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package backup is the commands that maintain a program's data directory: check and restore, while the program is stopped, and
 // backup and rotate-key, which ask the program if it runs. The program says what it keeps there; the archive's format and
 // the rule that nothing is overwritten are the same for all programs.

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package boltfile opens bbolt files as hub and core keep them: made whole or not at
 // all, for their owner only, with damage told as an error that names the file.
 //

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package datadir makes a program's data directory, locks it for one process at a time, and notices when it is removed or
 // replaced while it is in use.
 //

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package httpserver is what the HTTP APIs of hub and core have in common: listeners as the settings say, with bounds
 // on connections and time, and how watches are written.
 //

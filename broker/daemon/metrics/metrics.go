@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package metrics is what hub and core have in common in exposing Prometheus metrics: the registry, the metrics of
 // the process, of commits and of HTTP, and groups of metrics that are read from one snapshot. What counts something
 // else registers it by itself.

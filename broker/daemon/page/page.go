@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package page is the web page of hub and core: what is built of web/ is embedded, and served with the headers that keep other sites out of it.
 //
 // It never asks who one is: the files hold nothing of users. What the page shows comes from the API, by the rights of who has signed in.

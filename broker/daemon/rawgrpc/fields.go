@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 package rawgrpc
 
 import "google.golang.org/protobuf/encoding/protowire"

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package rawgrpc serves and calls gRPC with messages as they are on the wire: its callers encode and decode them, so that each part of a
 // message is checked and bounded by itself (EachField).
 //

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package seal encrypts values of Secrets for the store of a program. The key is a file in the data directory: a copy of the
 // store alone gives nothing away, while a copy of the data directory, or a backup of it, has the key as well.
 //

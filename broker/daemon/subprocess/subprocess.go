@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package subprocess runs programs of the host to their end, for whoever needs their outcome: hooks, compose, bootc, systemctl, a
 // new core's checks.
 //

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package sysinfo reads what a host says of itself: processor, operating system, ids, TPM measurements. It only reads files; it
 // never runs a program and never fails: what a host doesn't have is empty.
 package sysinfo

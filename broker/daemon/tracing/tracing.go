@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package tracing records how long the steps of a desired write take, and sends that to a collector of OpenTelemetry: OTLP over HTTP, in
 // its encoding as JSON.
 //

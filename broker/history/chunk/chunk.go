@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package chunk encodes the values that a property had: numbers as the XOR chunks of Prometheus, bit for bit, and texts with their times.
 //
 // It never reads a file, and knows no property.

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package requests answers who asks what a property was: over HTTP, and on the topic devices/{device}/history of hub and node alike.
 //
 // It never decides who may read a Device: its users do.

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package index answers which Devices and Nodes there are of which state, from memory: a list decodes each object that it looks at, which is
 // too slow for a page that counts a hundred thousand of them.
 //

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package protobuf reads what clients send in Kubernetes' protobuf: the kinds whose Go types kubectl and client-go are compiled with.
 //
 // It never checks what an object says: it makes JSON of it, which is read as any other body.

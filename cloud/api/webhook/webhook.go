@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package webhook has what refers to a Repository read at once, when a git server or registry says that it has changed. Callers prove that
 // they know a value of the Repository's Secret, and are no users.
 //

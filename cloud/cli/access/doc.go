@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package access is which hub a command talks to, and as whom: flags come before the environment, that before a context of the
 // kubeconfig, that before the hub of this machine. It makes clients of the API (Hub) and of brokers (Broker) from that.
 //

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package demo is edgebus demo: a hub, a node, its mappers and two simulated devices on one machine, and a screen with keys to try
 // what happens when the link is cut or the node is killed.
 //

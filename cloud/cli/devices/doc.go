@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package devices has the commands for devices and for messages: twin, device add, models, alarm, history, call, tree, pub and sub.
 //
 // It never writes a value but as desired, or as the message that the user gave.

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package diagnosis says what is wrong with a node and what to do, by facts: edgebus doctor asks hub, core and broker for them, and the hub
 // itself, for its page and for who asks it, has its own.
 //

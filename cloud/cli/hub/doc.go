@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package hub has the commands for a hub itself: which one to ask and as whom (context, kubeconfig, login), who may ask it (token,
 // session, user, passwd), and its data (check, backup, restore, which work on a core's data as well).
 //

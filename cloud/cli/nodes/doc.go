@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package nodes has the commands for nodes: how they join and leave (invite, approve, deny, node, authority, mapper), and what runs on
 // them (rollout, upgrade, artifact, blob).
 //

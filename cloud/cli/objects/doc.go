@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package objects has the commands for objects of any kind: get, watch, describe,
 // events, wait, explain, kinds, apply, diff, edit, label, annotate, delete and export.
 //

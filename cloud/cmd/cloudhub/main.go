@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Command cloudhub is the hub: the cloud's side of the bus.
 package main
 

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Command edgebus is the command line for people. Package cloud/cli has its commands.
 package main
 

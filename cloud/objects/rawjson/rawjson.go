@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package rawjson finds the parts of JSON, and writes them again, without decoding it. Lists and watches show stored objects so:
 // finding the parts costs a third of decoding and encoding them (cloud/api's BenchmarkReads).
 //

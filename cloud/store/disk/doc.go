@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package disk is the hub's store: objects, and what nodes reported, as records of a journal, written by one
 // goroutine that commits everything that waits in one commit, and an index in memory that serves all reads of objects.
 //

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package prometheus has the alerting rules, which Prometheus may have as well as hub and core themselves.
 package prometheus
 

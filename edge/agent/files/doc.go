@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package files brings a list of a host's files, directories and links to what a rendered spec says, whole or not at all: after a
 // kill or a power cut at any moment, Recover makes the old version or the new one of what is there.
 //

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package host is what the agent has of its host apart from files: applications, the OS image, and what is observed. It puts together
 // its sub-packages, each of which is one of these; it uses local sockets and programs only, and what a host doesn't have is a
 // condition, not an error.

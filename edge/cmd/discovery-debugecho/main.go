@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Command discovery-debugecho is the discovery handler of edge/discovery/handlers/debugecho as a program of its own.
 package main
 

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Command edgeagent is the agent: the program that changes a node's host as the node's spec says.
 package main
 

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Command edgecore is the core: the program that runs on every node.
 package main
 

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Command edgediscovery has discovery handlers look for the devices that a node's Configurations ask for.
 package main
 

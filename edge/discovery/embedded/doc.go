@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package embedded lists the handlers that are linked into edgediscovery: one file each, which the build tag no_NAME leaves out. It
 // never starts one; which of them serve is a setting.
 //

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package handler is the SDK of discovery handlers: the interface that every handler implements, and Main, which makes a program
 // of one. The same code is linked into edgediscovery or runs by itself.
 //

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package wire is the gRPC contract between edgediscovery and discovery handlers: Akri's (package v0), and that of the proposal from
 // which it came (package discovery). Its few messages are read and written by hand, so that each device of an answer is checked and
 // bounded by itself; v0.proto and discovery.proto are for handlers in other languages.

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package wire speaks BACnet/IP (ANSI/ASHRAE 135, annex J): a Client that finds, reads, writes and subscribes to objects of devices, and a
 // Server that simulators and tests are made of. It knows ReadProperty, ReadPropertyMultiple, WriteProperty with priorities, SubscribeCOV,
 // Who-Is and I-Am, registers with a BBMD as a foreign device, and reaches devices behind routers. It neither sends nor accepts segmented

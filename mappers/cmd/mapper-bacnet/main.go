@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Command mapper-bacnet is the mapper for BACnet/IP devices.
 package main
 

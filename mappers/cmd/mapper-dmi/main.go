@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Command mapper-dmi drives devices through mappers that were written for KubeEdge.
 package main
 

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Command mapper-http is the mapper for devices with an HTTP interface.
 package main
 

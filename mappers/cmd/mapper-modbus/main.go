@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Command mapper-modbus is the mapper for Modbus devices.
 package main
 

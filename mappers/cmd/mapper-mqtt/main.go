@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Command mapper-mqtt is the mapper for devices that speak MQTT at the node's own broker.
 package main
 

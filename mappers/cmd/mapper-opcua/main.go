@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Command mapper-opcua is the mapper for OPC UA servers.
 package main
 

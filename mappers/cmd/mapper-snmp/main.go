@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Command mapper-snmp is the mapper for devices with an SNMP agent.
 package main
 

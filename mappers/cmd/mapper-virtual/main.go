@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Command mapper-virtual is the mapper for simulated devices.
 package main
 

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package wire speaks the Modbus protocol, as client and as server: over TCP with the MBAP header, over a serial line with RTU frames,
 // and with RTU frames over TCP. It knows registers and coils; what they mean is the driver's.
 //

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package wire is a client of OPC UA's binary protocol over TCP (parts 4 and 6 of the standard): endpoints, secure channels with the
 // policies that are not broken, sessions, and the services that a mapper needs. Whatever a server sends is bounded before it is read.
 //

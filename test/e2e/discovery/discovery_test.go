@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package discovery has scripts of the programs that discover devices: handlers of all kinds, edgediscovery, core and hub. Those with a number
 // show what is required of discovery handlers in programs of their own, one requirement each; the others are whole stories.
 // test/e2e/README.md says how to read and write them.

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package fleet tries the numbered points of the design of fleets, each in a test with its number, against a real hub, real cores and real
 // agents, over flightctl's REST paths, our own, and kubectl. The points are taken from the source document "Definition of the Fleet and
 // Device API spec" and from this project's decisions where that is silent.

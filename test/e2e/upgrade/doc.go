@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package upgrade tries upgrades of a node with real programs: a hub, and an agent that runs the core. What the node's broker would bring
 // the agent, orders and contents, the test brings at a broker of its own.
 //

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package devices tries the mappers with devices that others have made: each script of testdata has one of node/ or of Debian's
 // packages, a hub, a node and the mapper.
 package devices

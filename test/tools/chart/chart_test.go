@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package chart tries the Helm chart of the hub with helm itself, and holds what it makes against the types of the Kubernetes API.
 package chart
 

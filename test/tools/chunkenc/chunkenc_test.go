@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package chunkenc compares the chunks of numbers of Edgebus' history with those of Prometheus, which are to be the same bit for bit.
 package chunkenc
 

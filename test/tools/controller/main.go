@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Command controller is a controller of Devices as its authors would write it, with controller-runtime: it is elected by a Lease, watches
 // Devices, makes a ConfigMap that a Device owns, tells it by an Event, and takes the ConfigMap away before the Device goes. Then it does all of
 // that once, at the server that its argument names, and ends.

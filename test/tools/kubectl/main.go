@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Command kubectl is the stock client of Kubernetes, built from its own module for
 // the tests of the hub's API. It adds nothing to it.
 package main

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Command kubeedge is a mapper made with KubeEdge's mapper-framework, whose client, server and conversions it links unchanged. Its devices are
 // directories, given as configData.dir, and their properties files there, given as configData.file: what a file has is reported, and a desired
 // value is written to it. A property with readOnly: true is never written, as of a device that ignores what it is told; a directory that is missing is a device

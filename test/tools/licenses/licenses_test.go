@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package licenses holds the list that edgebus version --licenses prints against that of go-licenses.
 package licenses
 

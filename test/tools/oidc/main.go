@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Command oidc-provider is an OpenID Connect provider for tests: zitadel's library with its in-memory storage. People are
 // ann (groups plant-admins and everybody) and bob (everybody); the password of both is "verysecure". Its client for the device
 // flow is edgebus, with the secret "secret"; with --redirect there is also the client page, for browsers, with the same secret.

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package otlp reads what Edgebus sends of traces with the decoder that OpenTelemetry's collector has.
 package otlp
 

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package fit compares JSON with the Go type that it is to be decoded into, and names the paths of unknown fields and of values
 // of the wrong type. It is used where decoding has failed, or to find fields that decoding ignores. It never decodes.
 package fit

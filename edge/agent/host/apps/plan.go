@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package apps runs a node's applications: quadlet units through systemd, compose projects through a compose program. plan.go is pure:
 // where files go, what units are called, what is to be done and how an application is; apps.go does it. It writes no files itself:
 // those of applications are put in place with all others of a spec.

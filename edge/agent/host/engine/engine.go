@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package engine talks to a host's container engines, podman and docker, over their Unix sockets: containers, events, images. It
 // speaks the API that both have (podman serves docker's as well as its own), never runs a program, and needs none of their libraries.
 package engine

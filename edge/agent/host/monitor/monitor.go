@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package monitor measures a host's processors, memory, file systems and clock, and says when alert rules hold. It only reads /proc,
 // statfs and the kernel's clock state; it never changes anything and never runs a program.
 //

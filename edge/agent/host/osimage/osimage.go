@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package osimage switches a host whose operating system is an image, by bootc or by commands of the same kind. It never downloads an
 // image itself, and it has no memory: its caller notes which image was booted before a switch, and which one was downloaded.
 package osimage

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package systemd talks to a host's systemd over D-Bus: units by pattern, jobs with their outcome, and a signal when something has
 // changed. It never runs a program and never writes a unit; where there is no systemd each call says why.
 package systemd

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package bacnet is the discovery handler for BACnet/IP: it asks by Who-Is which devices there are, hears what they broadcast, and reads
 // who each is.
 //

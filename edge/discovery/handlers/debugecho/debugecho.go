@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package debugecho is the discovery handler debugEcho, as Akri has it: it finds what the Configuration tells it, to try
 // Configurations without any device. It never looks at the host, but for one file that takes all its devices away.
 package debugecho

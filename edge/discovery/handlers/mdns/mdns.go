@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package mdns is the discovery handler for services that announce themselves by DNS-SD over multicast DNS (RFC 6762, RFC 6763): printers, cameras,
 // gateways, Shelly and ESPHome devices. It asks on every interface, and hears what is announced between.
 //

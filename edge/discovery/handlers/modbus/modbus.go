@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package modbus is the discovery handler for Modbus TCP: it sends device identification requests (function 0x2B/0x0E) to the units
 // of given addresses, and takes any answer for a device. It can ask for their SunSpec models, too (sunspec.go).
 //

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package mqtt is the discovery handler for devices that announce themselves on the node's own broker: by Home Assistant's MQTT
 // discovery, zigbee2mqtt's list of devices, Tasmota's and Shelly's announcements, and births of Sparkplug B. The devices have the
 // properties that a Device for mapper-mqtt needs; what of an announcement isn't understood is left out and told.

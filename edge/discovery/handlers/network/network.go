@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package network has what the discovery handlers that read from a network have in common: Akri's lists of what is included or
 // excluded, the interfaces to ask on, and the count of what was dropped because it could not be read. It never sends anything.
 package network

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package onvif is the discovery handler for ONVIF devices, as Akri has it: it probes by WS-Discovery on every interface and
 // filters by IP address, MAC address, scope and UUID. With credentials for a device it reads the device's information.
 //

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package opcua is the discovery handler for OPC UA servers, as Akri has it: it asks servers and local discovery servers at given URLs which
 // servers they know (FindServers), and filters by application names.
 //

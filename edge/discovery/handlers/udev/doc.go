@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package udev is the discovery handler udev, as Akri has it: it finds devices of the host by rules in the grammar of udev's match
 // keys, in sysfs and in udev's database. It looks again at each event of the kernel or of udevd, and now and then without one.
 //

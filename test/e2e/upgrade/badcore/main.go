@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //go:build testprogram
 
 // Command badcore is a core, or an agent, that misbehaves, as the end of its own file says: tests append that, so that each is another program.

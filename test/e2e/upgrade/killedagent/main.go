@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //go:build testprogram
 
 // Command killedagent is edgeagent that is killed, with all of its process group, before a step: KILL_AT is the number of the step. With PAUSE_AT it
