@@ -619,7 +619,7 @@ func (t Tracing) check(report reportFunc) {
 	if t.Endpoint != "" && (err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https") {
 		report("tracing.endpoint", "%q: must be the URL of a collector, such as http://127.0.0.1:4318", t.Endpoint)
 	}
-	if t.Ratio < 0 || t.Ratio > 1 {
+	if !(t.Ratio >= 0 && t.Ratio <= 1) { // .nan is neither
 		report("tracing.ratio", "%g: must be from 0 to 1", t.Ratio)
 	}
 }

@@ -462,6 +462,34 @@ func TestSettingsThatCannotWorkAreRefused(t *testing.T) {
 	require.ErrorContains(t, validity("59m"), "auth.authority.nodeValidity: 59m0s is less than 1h0m0s")
 }
 
+func TestTracesGoToTheURLOfACollector(t *testing.T) {
+	of := map[string]func(tracing string) error{
+		"cloudhub": func(tracing string) error {
+			_, err := Load[Hub]("cloudhub", writeSettings(t, "tracing: "+tracing), nil)
+			return err
+		},
+		"edgecore": func(tracing string) error {
+			_, err := Load[Core]("edgecore", writeSettings(t, "tracing: "+tracing), nil)
+			return err
+		},
+		"mapper-modbus": func(tracing string) error {
+			_, err := Load[Mapper[Modbus]]("mapper-modbus", writeSettings(t, "tracing: "+tracing), nil)
+			return err
+		},
+	}
+	for program, load := range of {
+		for _, good := range []string{`{endpoint: ""}`, "{endpoint: http://127.0.0.1:4318, ratio: 0}", "{endpoint: https://collector.example/otlp, ratio: 0.1}"} {
+			require.NoError(t, load(good), "%s: %s", program, good)
+		}
+		for _, bad := range []string{"127.0.0.1:4318", "collector.example", "grpc://127.0.0.1:4317", "http://", "/v1/traces", "http://[::1"} {
+			require.ErrorContains(t, load("{endpoint: '"+bad+"'}"), `tracing.endpoint: "`+bad+`": must be the URL of a collector`, program)
+		}
+		for _, bad := range []string{"-0.1", "1.1", ".nan", ".inf"} {
+			require.ErrorContains(t, load("{ratio: "+bad+"}"), "tracing.ratio", "%s: %s", program, bad)
+		}
+	}
+}
+
 func TestAHubsUsersHaveNodes(t *testing.T) {
 	of := func(user string) error {
 		_, err := Load[Hub]("cloudhub", writeSettings(t, "auth: {users: [{passwordHash: "+secretHash+", "+user+"}]}"), nil)

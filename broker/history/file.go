@@ -153,7 +153,10 @@ func readFooter(r io.ReaderAt, size int64) (f fileFooter, err error) {
 		return f, err
 	}
 	sum := footerSize - len(fileMagic) - 4
-	if string(b[sum+4:]) != fileMagic || checksum(b[:sum]) != binary.BigEndian.Uint32(b[sum:]) {
+	if err := checkMagic(string(b[sum+4:]), fileMagic); err != nil {
+		return f, err
+	}
+	if checksum(b[:sum]) != binary.BigEndian.Uint32(b[sum:]) {
 		return f, errDamaged
 	}
 	f = fileFooter{

@@ -22,6 +22,28 @@ const (
 // errDamaged is the error of a file that isn't as it was written.
 var errDamaged = errors.New("the file is damaged")
 
+// formatError is of a file in another format, of which a program makes as much as of one that is damaged.
+type formatError struct{ found, own byte }
+
+func (e formatError) Error() string {
+	return fmt.Sprintf("its format is %q, this program reads %q", e.found, e.own)
+}
+
+func (formatError) Is(err error) bool { return err == errDamaged }
+
+const formatAt = 4 // the place of the format, a digit, among the first and last bytes of files
+
+// checkMagic compares a file's first or last bytes with those that this program writes.
+func checkMagic(found, own string) error {
+	switch {
+	case found == own:
+		return nil
+	case found[:formatAt] == own[:formatAt] && found[formatAt+1:] == own[formatAt+1:] && '0' <= found[formatAt] && found[formatAt] <= '9':
+		return formatError{found[formatAt], own[formatAt]}
+	}
+	return errDamaged
+}
+
 // logEntry is a chunk in a log.
 type logEntry struct {
 	id     int
@@ -42,8 +64,11 @@ type logReader struct {
 
 func newLogReader(f io.ReaderAt, size int64) (*logReader, error) {
 	var magic [len(logMagic)]byte
-	if _, err := f.ReadAt(magic[:], 0); err != nil || string(magic[:]) != logMagic {
+	if _, err := f.ReadAt(magic[:], 0); err != nil {
 		return nil, errDamaged
+	}
+	if err := checkMagic(string(magic[:]), logMagic); err != nil {
+		return nil, err
 	}
 	return &logReader{f: f, at: int64(len(logMagic)), end: size}, nil
 }

@@ -283,7 +283,7 @@ func (s *Store) open(number uint64) (*fileReader, error) {
 	case errors.Is(err, errDamaged):
 		s.files.Lock()
 		defer s.files.Unlock()
-		return nil, s.putAside(number, fileSuffix)
+		return nil, s.putAside(number, fileSuffix, err)
 	}
 	return r, err
 }
@@ -312,7 +312,7 @@ func (s *Store) readNumber(number uint64, q Query) ([]sample, error) {
 	if errors.Is(err, errDamaged) {
 		s.files.Lock()
 		defer s.files.Unlock()
-		return nil, s.putAside(number, fileSuffix)
+		return nil, s.putAside(number, fileSuffix, err)
 	}
 	return list, err
 }

@@ -88,7 +88,7 @@ func (s *Store) rewrite(i int, thinned bool, change func(SeriesKey, []sample) []
 		}
 	}
 	if errors.Is(err, errDamaged) {
-		return errors.Join(s.putAside(f.number, fileSuffix), errDamaged)
+		return errors.Join(s.putAside(f.number, fileSuffix, err), errDamaged)
 	}
 	if err != nil {
 		return err
@@ -135,7 +135,7 @@ func (s *Store) pruneFile(number uint64, floor func(SeriesKey) int64, now int64)
 	}
 	r, err := openFile(s.path(number, fileSuffix))
 	if errors.Is(err, errDamaged) {
-		return errors.Join(s.putAside(number, fileSuffix), err)
+		return errors.Join(s.putAside(number, fileSuffix, err), err)
 	}
 	if err != nil {
 		return err

@@ -252,7 +252,7 @@ func (s *Store) addFile(number uint64) error {
 	}
 	end, err := readFooter(f, info.Size())
 	if errors.Is(err, errDamaged) {
-		return s.putAside(number, fileSuffix)
+		return s.putAside(number, fileSuffix, err)
 	}
 	if err != nil {
 		return err
@@ -266,9 +266,9 @@ func (s *Store) addFile(number uint64) error {
 	return nil
 }
 
-// putAside renames a damaged file, so that nothing of it is served. The next one takes its place.
-func (s *Store) putAside(number uint64, suffix string) error {
-	s.o.Log.Error().Str("file", s.path(number, suffix)).Msg("a file of the history is damaged and is put aside: what it had is missing from then on")
+// putAside renames a file that can't be read for a reason, so that nothing of it is served. The next one takes its place.
+func (s *Store) putAside(number uint64, suffix string, why error) error {
+	s.o.Log.Error().Err(why).Str("file", s.path(number, suffix)).Msg("a file of the history can't be read and is put aside: what it had is missing from then on")
 	s.mu.Lock()
 	s.stats.Damaged++
 	s.mu.Unlock()
@@ -292,7 +292,7 @@ func (s *Store) continueLog(number uint64) error {
 		r.live = !r.last.gap
 	})
 	if errors.Is(err, errDamaged) {
-		return s.putAside(number, logSuffix)
+		return s.putAside(number, logSuffix, err)
 	}
 	if err != nil {
 		return err
@@ -587,7 +587,7 @@ func (s *Store) closeEnded() (err error) {
 func (s *Store) noteClosed(number uint64, kept int, failed error) error {
 	switch {
 	case errors.Is(failed, errDamaged):
-		failed = s.putAside(number, logSuffix)
+		failed = s.putAside(number, logSuffix, failed)
 	case failed == nil && kept == 0:
 		failed = os.Remove(s.path(number, logSuffix))
 	case failed == nil:

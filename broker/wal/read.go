@@ -64,6 +64,10 @@ func (l *Log) scan(s *segmentFile, last bool, r *Reader, each func(Position, []b
 	}
 	header, err := r.in.Peek(HeaderSize)
 	base, before, identity, ok := parseHeader(header, s.number)
+	if f := formatOf(header); f != Format && f != 0 {
+		return fmt.Errorf("%s: its format is %q, this program reads %q: start the version that wrote it, or move the directory %s away to begin anew without %s in it",
+			l.Path(s.number), f, Format, l.opts.Dir, l.opts.Keeps)
+	}
 	if !ok {
 		return l.Damaged(Position{s.number, 0}, errors.Join(errors.New("no header of "+l.opts.Name), ignoreEOF(err)))
 	}
@@ -388,13 +392,13 @@ func (l *Log) ReadAt(b []byte, at Position) error {
 	return nil
 }
 
-// A segment begins with a header: magic, segment number, base (the oldest segment
+// A segment begins with a header: magic, format, segment number, base (the oldest segment
 // needed), end of the segment before (0: none), identity of the log, checksum. Frames follow: magic, length of the body, checksum of body and
 // of where it stands (so that bytes that look like a frame, in a client's payload,
 // never are one), body, end mark. The last thing in a segment that is followed by another is the head of an
 // empty frame with a magic of its own and no end mark.
 const (
-	fileMagic   = "edgebusJ"
+	fileMagic   = "edgebus"
 	frameMagic  = 0xEB10C4A8
 	followMagic = 0xEB10C4A9
 
@@ -406,10 +410,23 @@ const (
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
+// Format is the format of segments. It rises when a program with the present one would misread them; every format has a header of this size,
+// which ends with its checksum, so that another format is told from damage.
+const Format = '1'
+
+// formatOf is the format of a segment that begins with a header; 0: there is no whole header of any format.
+func formatOf(header []byte) rune {
+	if len(header) < HeaderSize || string(header[:len(fileMagic)]) != fileMagic ||
+		binary.LittleEndian.Uint32(header[HeaderSize-4:]) != crc32.Checksum(header[:HeaderSize-4], castagnoli) {
+		return 0
+	}
+	return rune(header[len(fileMagic)])
+}
+
 // AppendHeader appends a segment's header.
 func AppendHeader(b []byte, number, base uint64, before int64, identity ordered.LogID) []byte {
 	from := len(b)
-	b = append(b, fileMagic...)
+	b = append(append(b, fileMagic...), Format)
 	b = binary.LittleEndian.AppendUint64(b, number)
 	b = binary.LittleEndian.AppendUint64(b, base)
 	b = binary.LittleEndian.AppendUint64(b, uint64(before))
@@ -418,8 +435,7 @@ func AppendHeader(b []byte, number, base uint64, before int64, identity ordered.
 }
 
 func parseHeader(b []byte, number uint64) (base uint64, before int64, identity ordered.LogID, ok bool) {
-	if len(b) < HeaderSize || string(b[:8]) != fileMagic || binary.LittleEndian.Uint64(b[8:]) != number ||
-		binary.LittleEndian.Uint32(b[HeaderSize-4:]) != crc32.Checksum(b[:HeaderSize-4], castagnoli) {
+	if formatOf(b) != Format || binary.LittleEndian.Uint64(b[8:]) != number {
 		return 0, 0, 0, false
 	}
 	return binary.LittleEndian.Uint64(b[16:]), int64(binary.LittleEndian.Uint64(b[24:])), ordered.LogID(binary.LittleEndian.Uint64(b[32:])), true

@@ -4,11 +4,14 @@ package wal
 
 import (
 	"bytes"
+	"encoding/binary"
 	"errors"
 	"fmt"
+	"hash/crc32"
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"testing"
 
@@ -340,6 +343,29 @@ func TestWhicheverFileIsMissingIsMissed(t *testing.T) {
 	_, said, err = reopenLog(t, t.TempDir(), false)
 	require.NoError(t, err)
 	require.Empty(t, said, "of a new directory there is nothing to say")
+}
+
+// Another format is told from damage by the checksum of the header, which every format has.
+func TestALogOfAnotherFormatIsRefusedByName(t *testing.T) {
+	dir, l := writtenLog(t)
+	text, err := os.ReadFile(l.Path(1))
+	require.NoError(t, err)
+	text[len(fileMagic)]++
+	for checksum, want := range map[bool]string{
+		true:  l.Path(1) + ": its format is '2', this program reads '1': start the version that wrote it, or move the directory " + dir + " away",
+		false: l.Path(1) + " is damaged at byte 0",
+	} {
+		if checksum {
+			other := binary.LittleEndian.AppendUint32(slices.Clone(text[:HeaderSize-4]), crc32.Checksum(text[:HeaderSize-4], castagnoli))
+			require.NoError(t, os.WriteFile(l.Path(1), append(other, text[HeaderSize:]...), 0o600))
+		} else {
+			require.NoError(t, os.WriteFile(l.Path(1), text, 0o600))
+		}
+		for _, readOnly := range []bool{true, false} {
+			_, _, err := reopenLog(t, dir, readOnly)
+			require.ErrorContains(t, err, want)
+		}
+	}
 }
 
 // A crash while the mark is written that another segment follows is none of the log's damages.

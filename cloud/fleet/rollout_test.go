@@ -84,7 +84,7 @@ func TestAnOfflineNodeGetsTheLastVersion(t *testing.T) {
 		h.untilMotd("n1", fmt.Sprint(i))
 	}
 	require.Empty(t, h.node("n2").Spec.Config)
-	h.until("the fleet says why", func() bool { return h.fleet("a").Status.Rollout.Message == "1 are offline" })
+	h.until("the fleet says why", func() bool { return h.fleet("a").Status.Rollout.Message == "1 is offline" })
 	h.editNode("n2", func(n *resource.Node) { delete(n.Metadata.Annotations, "offline") })
 	h.untilMotd("n2", "4")
 	require.EqualValues(t, 2, h.node("n2").Metadata.Generation)

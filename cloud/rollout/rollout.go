@@ -508,17 +508,26 @@ func (p *planner) explain() {
 	n := waiting[p.decision.Reason]
 	switch p.decision.Reason {
 	case LaterBatch:
-		p.decision.Message = fmt.Sprintf("%d wait for batch %d of %d, of which %d are under way", n, p.decision.Progress.Batch, p.decision.Batches, p.decision.Updating)
+		p.decision.Message = fmt.Sprintf("%d %s for batch %d of %d, of which %d %s under way", n, verb(n, "waits", "wait"), p.decision.Progress.Batch, p.decision.Batches, p.decision.Updating, verb(p.decision.Updating, "is", "are"))
 	case ConcurrencyReached:
-		p.decision.Message = fmt.Sprintf("%d wait: %d are under way, and at most %d may be", n, p.decision.Updating, p.Policy.Concurrency)
+		p.decision.Message = fmt.Sprintf("%d %s: %d %s under way, and at most %d may be",
+			n, verb(n, "waits", "wait"), p.decision.Updating, verb(p.decision.Updating, "is", "are"), p.Policy.Concurrency)
 	case DisruptionBudgetReached:
-		p.decision.Message = fmt.Sprintf("%d wait: the disruption budget of their groups lets no more become unavailable", n)
+		p.decision.Message = fmt.Sprintf("%d %s: the disruption budget lets no more nodes of a group become unavailable", n, verb(n, "waits", "wait"))
 	case Offline:
-		p.decision.Message = fmt.Sprintf("%d are offline", n)
+		p.decision.Message = fmt.Sprintf("%d %s offline", n, verb(n, "is", "are"))
 	case OnHold:
 		i := slices.IndexFunc(p.Targets, func(t Target) bool { return t.State == Pending && t.HeldReason != "" })
-		p.decision.Message = fmt.Sprintf("%d are held; the first one: %s: %s", n, p.Targets[i].Name, p.Targets[i].HeldReason)
+		p.decision.Message = fmt.Sprintf("%d %s held; the first one: %s: %s", n, verb(n, "is", "are"), p.Targets[i].Name, p.Targets[i].HeldReason)
 	case OutsideTargetsWindow:
-		p.decision.Message = fmt.Sprintf("%d wait for a window of theirs", n)
+		p.decision.Message = fmt.Sprintf("%d %s for a window", n, verb(n, "waits", "wait"))
 	}
+}
+
+// verb is the form of a verb that n of something take.
+func verb(n int, one, many string) string {
+	if n == 1 {
+		return one
+	}
+	return many
 }

@@ -52,7 +52,7 @@ func TestPlan(t *testing.T) {
 		"paused":           {in: Input{Targets: makeTargets(5), Paused: true}, reason: Paused, message: "the rollout is paused"},
 		"unconfirmed":      {in: Input{Targets: makeTargets(5), Unconfirmed: true}, reason: Unconfirmed},
 		"closed":           {in: Input{Targets: makeTargets(5), NotBefore: startTime.Add(time.Hour)}, reason: OutsideWindow, message: "the next window opens at 2026-11-22T11:00:00Z"},
-		"offline":          {in: Input{Targets: makeTargets(5, func(t *Target) { t.Online = t.Name != "n03" })}, started: 4, reason: Offline, message: "1 are offline", batch: 1},
+		"offline":          {in: Input{Targets: makeTargets(5, func(t *Target) { t.Online = t.Name != "n03" })}, started: 4, reason: Offline, message: "1 is offline", batch: 1},
 		"held":             {in: Input{Targets: makeTargets(2, func(t *Target) { t.HeldReason = "a race is on" })}, reason: OnHold, batch: 1},
 		"own window":       {in: Input{Targets: makeTargets(2, func(t *Target) { t.NotBefore = startTime.Add(time.Hour) })}, reason: OutsideTargetsWindow, batch: 1},
 		"unavailable":      {in: Input{Targets: makeTargets(6), Policy: Policy{Budget: Budget{GroupBy: []string{"site"}, MaxUnavailable: ptr(1)}}}, started: 2, reason: DisruptionBudgetReached, batch: 1},

@@ -169,11 +169,11 @@ func TestWhyANodeWaits(t *testing.T) {
 		whole   string // of the Upgrade
 		message string
 	}{
-		"offline": {func(w *simulatedWorld) { w.nodes[0].Online = false }, "Offline: the node begins when it is online again", "Offline", "1 are offline"},
+		"offline": {func(w *simulatedWorld) { w.nodes[0].Online = false }, "Offline: the node begins when it is online again", "Offline", "1 is offline"},
 		"no such node": {func(w *simulatedWorld) {
 			w.nodes, w.upgrade.Spec.NodeNames, w.upgrade.Spec.LabelSelector = nil, []string{"n00"}, nil
 		}, "NotFound: there is no Node n00", "Offline", ""},
-		"another Upgrade":  {func(w *simulatedWorld) { w.nodes[0].EarlierUpgrade = "first" }, "WaitingForUpgrade: the Upgrade first is to be done with the node first", "OnHold", "1 are held; the first one: n00: WaitingForUpgrade"},
+		"another Upgrade":  {func(w *simulatedWorld) { w.nodes[0].EarlierUpgrade = "first" }, "WaitingForUpgrade: the Upgrade first is to be done with the node first", "OnHold", "1 is held; the first one: n00: WaitingForUpgrade"},
 		"its owner":        {func(w *simulatedWorld) { w.nodes[0].Report = &resource.UpgradeReport{Held: "a race is on"} }, "Held: a race is on", "OnHold", "a race is on"},
 		"paused":           {func(w *simulatedWorld) { w.upgrade.Spec.Paused = true }, "", "Paused", "the rollout is paused"},
 		"unconfirmed":      {func(w *simulatedWorld) { w.upgrade.Spec.RequireConfirmation = true }, "", "WaitingForConfirmation", ""},

@@ -284,7 +284,7 @@ func summaryOf(u resource.Upgrade) string {
 	r := rolloutOf(u)
 	text := fmt.Sprintf("%s: %d of %d nodes have %s, %d are being upgraded, %d wait, %d failed", u.Metadata.Name, r.Succeeded, r.Nodes, u.Spec.Goal(), r.Upgrading, r.Pending, r.Failed)
 	if r.Away > 0 {
-		text += fmt.Sprintf(", %d have been away since soon after they had it", r.Away)
+		text += fmt.Sprintf(", %d away since soon after the upgrade", r.Away)
 	}
 	if r.Message != "" {
 		text += ": " + r.Message

@@ -25,7 +25,7 @@ func TestAwayThroughFiveChanges(t *testing.T) {
 		setTemplate(t, "away", motdConfig(fmt.Sprint(i)))
 		other.untilFile(t, "etc/motd", fmt.Sprint(i))
 	}
-	untilIs(t, "fleets/away", "status.rollout.message", "1 are offline")
+	untilIs(t, "fleets/away", "status.rollout.message", "1 is offline")
 	require.Equal(t, generation, n.get(t).text("metadata.generation"), "while it is away nothing is written")
 	n.connect(t)
 	n.untilFile(t, "etc/motd", "5")

@@ -99,7 +99,7 @@ func TestAFleetRollsOutToANodeThatSpeaksHTTPOnly(t *testing.T) {
 	}
 	makeNode(t, overHTTP, "http=only")
 	makeFleet(t, "http", "http=only", motdConfig("over HTTP"))
-	untilIs(t, "fleets/http", "status.rollout.message", "1 are offline")
+	untilIs(t, "fleets/http", "status.rollout.message", "1 is offline")
 	callOK(t, overHTTP, "PUT", at+"/status", status("0"))
 	untilIs(t, "nodes/"+overHTTP, "status.state", "online")
 	waitUntil(t, func() error {

@@ -68,7 +68,7 @@ func TestAVersionThatDropsTheHubAfterItsTrialIsPutBack(t *testing.T) {
 	n.write(filepath.Join(n.core(), "drop"), nil)
 	n.Eventually(6*stand.WaitTimeout, func() error {
 		out, err := exec.Command(filepath.Join(n.Bin, "edgebus"), "upgrade", "status", "drops", "--server", "http://"+n.Hub.HTTP).CombinedOutput()
-		if err != nil || !strings.Contains(string(out), "1 have been away since soon after they had it") || !strings.Contains(string(out), "the node is away since") {
+		if err != nil || !strings.Contains(string(out), "1 away since soon after the upgrade") || !strings.Contains(string(out), "the node is away since") {
 			return fmt.Errorf("%s: %w", out, err)
 		}
 		return nil
