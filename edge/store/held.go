@@ -49,7 +49,13 @@ type dividedBatch struct {
 
 // split decides what of a batch is written at once.
 func (h *heldChanges) split(b Batch) dividedBatch {
-	all := dividedBatch{now: b, flush: b.Flush || h.bytes > heldBytes || len(h.written) > heldNames}
+	seq := h.seq
+	if b.Up.Dirty {
+		seq = b.Up.State.Seq
+	}
+	// The note must name more than any number that is on disk: a core that was killed would not know of others otherwise.
+	passed := h.ahead != 0 && seq >= h.ahead
+	all := dividedBatch{now: b, flush: b.Flush || passed || h.bytes > heldBytes || len(h.written) > heldNames}
 	if all.flush || len(b.MayWait) == 0 {
 		return all
 	}
@@ -73,17 +79,14 @@ func (h *heldChanges) split(b Batch) dividedBatch {
 			p.now.Effective[key] = e
 		}
 	}
-	seq, waiting := h.seq, len(p.later.Up.Entries)+len(p.later.Effective)
-	if b.Up.Dirty {
-		seq = b.Up.State.Seq
-	}
+	waiting := len(p.later.Up.Entries) + len(p.later.Effective)
 	switch {
 	case waiting == 0:
 		return all
 	case h.ahead == 0:
 		all.ahead = seq + heldRoom
 		return all
-	case seq > h.ahead || h.count+waiting > heldRoom:
+	case h.count+waiting > heldRoom:
 		all.flush = true
 		return all
 	}
@@ -114,6 +117,11 @@ func (h *heldChanges) due(p dividedBatch) (list []string) {
 	}
 	for key := range p.now.Effective {
 		names[deviceName(key)] = true
+	}
+	for key, may := range p.now.MayWait {
+		if !may { // also what is as it was: it may be waiting
+			names[deviceName(key)] = true
+		}
 	}
 	for name := range names {
 		if h.devices[name] != nil {
@@ -159,8 +167,16 @@ func (h *heldChanges) wrote(p dividedBatch, due []string) {
 		h.bytes -= h.devices[name].bytes
 		delete(h.devices, name)
 	}
-	for key := range p.now.MayWait {
-		h.written[key] = struct{}{}
+	wrote := func(key string) {
+		if _, may := p.now.MayWait[key]; may {
+			h.written[key] = struct{}{}
+		}
+	}
+	for _, e := range p.now.Up.Entries {
+		wrote(e.Key)
+	}
+	for key := range p.now.Effective {
+		wrote(key)
 	}
 	if p.ahead != 0 {
 		h.ahead = p.ahead
@@ -223,6 +239,11 @@ func (h *heldChanges) over(c *changes) {
 
 func newHeldChanges() heldChanges {
 	return heldChanges{written: make(map[string]struct{}), devices: make(map[string]*changes)}
+}
+
+// Needs reports whether a batch has to be committed: also one without changes, if what it says may not wait does.
+func (s *Store) Needs(b Batch) bool {
+	return !b.Empty() || len(s.held.due(dividedBatch{now: b})) > 0
 }
 
 // Waiting reports whether anything waits, or would: a flush is due within the time that changes may wait.

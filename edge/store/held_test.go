@@ -103,6 +103,70 @@ func TestWhatIsWrittenOfADeviceIsWhatItWasAtOneMoment(t *testing.T) {
 	require.NoError(t, s.Close())
 }
 
+// afterKill is a value as a store has it that is opened after a kill.
+func afterKill(t testing.TB, s *Store, dir, key string) (value string, snap Snapshot) {
+	t.Helper()
+	killStore(t, s)
+	s = openStore(t, dir)
+	snap = loadSnapshot(t, s)
+	require.NoError(t, s.Close())
+	return valueOf(t, snap.Up, key), snap
+}
+
+// Who says that a value may not wait has it on disk, also if another one has published the same value before, which waits.
+func TestAValueThatMayNotWaitIsWrittenThoughItIsAsItWas(t *testing.T) {
+	dir := t.TempDir()
+	s := openStore(t, dir)
+	up := loadSnapshot(t, s).Up
+	for _, v := range []string{"1", "2", "3"} {
+		report(t, s, up, meterPrefix+"power", v)
+	}
+	b := Batch{Up: up.TakeChanges(), MayWait: map[string]bool{meterPrefix + "power": false}}
+	require.True(t, s.Needs(b))
+	require.NoError(t, s.Commit(b))
+	require.False(t, s.Needs(b))
+	value, _ := afterKill(t, s, dir, meterPrefix+"power")
+	require.Equal(t, "3", value)
+}
+
+// A value that is reported time and again, and seldom changes, never waits.
+func TestAReportThatChangesNothingIsNoWrite(t *testing.T) {
+	dir := t.TempDir()
+	s := openStore(t, dir)
+	up := loadSnapshot(t, s).Up
+	report(t, s, up, meterPrefix+"power", "1")
+	require.NoError(t, s.Commit(Batch{Flush: true}))
+	require.False(t, s.Waiting())
+	report(t, s, up, meterPrefix+"power", "1")
+	require.False(t, s.Waiting())
+	report(t, s, up, meterPrefix+"power", "2")
+	value, snap := afterKill(t, s, dir, meterPrefix+"power")
+	require.Equal(t, "2", value)
+	require.Zero(t, snap.Lost)
+}
+
+// However many numbers other keys are given while a change waits: a store that is killed knows that versions were given which it doesn't
+// have, or has them.
+func TestAKillAfterMoreNumbersThanWereNoted(t *testing.T) {
+	for _, more := range []int{heldRoom - 3, heldRoom - 2, heldRoom - 1, heldRoom, heldRoom + 10} {
+		dir := t.TempDir()
+		s := openStore(t, dir)
+		up := loadSnapshot(t, s).Up
+		var last link.Entry
+		for _, v := range []string{"1", "2", "3"} {
+			last = report(t, s, up, meterPrefix+"power", v)
+		}
+		for n := range more {
+			putValue(t, up, "devices/other/reported/power", strconv.Itoa(n))
+		}
+		require.NoError(t, s.Commit(Batch{Up: up.TakeChanges()}))
+		_, snap := afterKill(t, s, dir, meterPrefix+"power")
+		e, _ := snap.Up.Get(meterPrefix + "power")
+		require.GreaterOrEqual(t, e.Ver+snap.Lost, last.Ver, more)
+		require.GreaterOrEqual(t, snap.Up.Seq(), up.Seq(), more)
+	}
+}
+
 // brokenFile is a log's file that can't be written.
 type brokenFile struct {
 	*os.File

@@ -42,13 +42,13 @@ type Batch struct {
 	Effective map[string]*Effective // by key; nil: forget it
 	Floor     uint64                // versions of forgotten effective values are at or below it; 0: unchanged
 	// MayWait are the keys, of Up and Effective, whose change may be lost in a crash if an earlier one was stored since the last flush; see
-	// heldChanges. Those with false may not.
+	// heldChanges. Those with false may not, and what waits of their Devices is stored with the batch, also if they are as they were.
 	MayWait map[string]bool
 	// Flush stores what waits.
 	Flush bool
 }
 
-// Empty reports whether there is nothing to commit.
+// Empty reports whether there are no changes.
 func (b Batch) Empty() bool {
 	return !b.Up.Dirty && !b.Down.Dirty && len(b.Effective) == 0 && b.Floor == 0 && !b.Flush
 }

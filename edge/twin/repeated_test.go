@@ -85,6 +85,18 @@ func TestOtherReportsOutliveACrash(t *testing.T) {
 	r.value("devices/hall/reported/mode", "19") // of the same Device
 }
 
+// A PUBACK means that the value is on disk to each client that doesn't say otherwise, also if a mapper that does has published it before.
+func TestAnotherClientsReportOfTheSameValueIsOnDisk(t *testing.T) {
+	const key = "devices/hall/reported/temperature"
+	r := newJoinedRig(t)
+	for n := range 50 {
+		require.NoError(t, r.send(key, strconv.Itoa(n), repeatedReport))
+	}
+	require.NoError(t, r.send(key, "49"))
+	r.kill()
+	r.value(key, "49")
+}
+
 // TestWhatWaitsIsWrittenWithinAMinute: also when nothing else happens, and of values that stay on the node.
 func TestWhatWaitsIsWrittenWithinAMinute(t *testing.T) {
 	for _, local := range [][]string{nil, {"temperature"}} {

@@ -36,6 +36,7 @@ type Store interface {
 	Commit(store.Batch) error
 	Probe() error  // nil: a batch like the one that failed last could be committed
 	Waiting() bool // a flush is due in flushInterval
+	Needs(store.Batch) bool
 }
 
 // HistoryRecorder keeps what the properties of the node's Devices were. It must not block.
@@ -347,7 +348,7 @@ func (t *Twin) store(b *batch) (failed, lost error) {
 	if !t.overrides.floorStored && (b.refused == nil || !batch.Empty()) { // with the first thing that is stored, so that no version is published that another epoch could give
 		batch.Floor = t.overrides.floor
 	}
-	if batch.Empty() {
+	if !t.opts.Store.Needs(batch) {
 		return nil, nil
 	}
 	t.stats.commits.Add(1)
