@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"slices"
 	"strconv"
 	"sync"
@@ -15,6 +16,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/edgebus/edgebus/broker/client"
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
@@ -289,6 +291,36 @@ func TestAWriteThatWasNotSentIsMadeWhenTheDeviceIsBack(t *testing.T) {
 	d.writing(nil)
 	n.applied("lamp", "level", "5", v)
 	require.Equal(t, []string{"level=5"}, d.toys["lamp"].log())
+}
+
+// A device that ends the connection after each answer: between a write that finds none and its next turn a reading would use up the fresh one.
+func TestAWriteTakesTheFreshConnectionThatItsDeviceEndsAfterEachAnswer(t *testing.T) {
+	n := newNode(t)
+	d := newOdd("lamp")
+	var ended atomic.Int32 // the connection that was used, of which Reconnect makes the next
+	ended.Store(-1)
+	connected := func() error {
+		if current := d.reconnects.Load(); ended.Swap(current) == current {
+			return NotSent(io.EOF)
+		}
+		return nil
+	}
+	d.read = func(context.Context, string, string) error { return connected() }
+	d.wait = func(device, property, value string) error {
+		if err := connected(); err != nil {
+			return err
+		}
+		return d.toys[device].Write(t.Context(), property, value)
+	}
+	n.attach("lamp", "toy", nil, toyModel(nil))
+	n.run(d, func(o *Options) { o.Backoff = client.Backoff{Min: time.Hour, Max: time.Hour} })
+	n.eventually("devices/lamp/reported/level", "0")
+	for _, value := range []string{"5", "6", "7"} {
+		n.applied("lamp", "level", value, n.want("lamp", "level", value))
+	}
+	require.Equal(t, []string{"level=5", "level=6", "level=7"}, d.toys["lamp"].log())
+	require.Equal(t, []string{"online"}, n.published("devices/lamp/state"))
+	require.Empty(t, n.published("devices/lamp/problem/temp"))
 }
 
 func TestADeviceThatTellsTheOldValueForAWhileIsWrittenOnce(t *testing.T) {

@@ -249,7 +249,7 @@ func (w *worker) idle() bool {
 func (w *worker) request(ctx context.Context, d *device, brief bool, f func(context.Context) error) error {
 	limit := w.limit(d, brief || d.contact.failures > 0 || !d.contact.known || w.missed)
 	start := time.Now()
-	err := w.call(ctx, limit, f)
+	err := w.call(ctx, limit, func(ctx context.Context) error { return w.sent(ctx, d, f) })
 	if took := time.Since(start); err == nil && d.took == 0 {
 		d.took = took
 	} else if err == nil {
@@ -259,6 +259,17 @@ func (w *worker) request(ctx context.Context, d *device, brief bool, f func(cont
 		return fmt.Errorf("no answer within %s: %w", limit.Round(time.Millisecond), err)
 	}
 	return err
+}
+
+// sent makes a request, at once on a fresh connection if the one there was had ended: of a device that ends each after an answer, a request that
+// waited for its next turn could find the connection used up by others time and again.
+func (w *worker) sent(ctx context.Context, d *device, f func(context.Context) error) error {
+	err := f(ctx)
+	if _, ok := d.session.Session.(Reconnector); !ok || kindOf(err) != kindNotSent || d.contact.failures > 0 || ctx.Err() != nil {
+		return err
+	}
+	w.reconnect(d, err)
+	return f(ctx)
 }
 
 // limit is how long a request may take. One that may well not be answered, since the last one of the bus was not or there was none, is brief while other
