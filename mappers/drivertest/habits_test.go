@@ -7,12 +7,14 @@ import (
 	"slices"
 	"strconv"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/edgebus/edgebus/mappers"
 	"github.com/edgebus/edgebus/mappers/virtual"
+	"github.com/edgebus/edgebus/topics/resource"
 )
 
 // goodSession is what the sessions of simulated devices can do.
@@ -143,14 +145,44 @@ var rowMistakes = map[DeviceHabit]driverMistake{
 func TestAWrongDriverFailsItsRow(t *testing.T) {
 	for _, row := range habitRows {
 		t.Run(string(row.habit), func(t *testing.T) {
-			t.Parallel()
 			wrong, ok := rowMistakes[row.habit]
 			require.True(t, ok, "no driver is known that fails this row")
-			err := row.run(simulatedRig(func(d *virtual.Driver) mappers.Driver { return wrongDriver{d, wrong} }), time.Second)
-			require.Error(t, err)
-			t.Log(err)
+			times := wallTimes
+			times.patience, times.stale = time.Second, time.Second
+			synctest.Test(t, func(t *testing.T) {
+				err := row.run(simulatedRig(func(d *virtual.Driver) mappers.Driver { return wrongDriver{d, wrong} }), times)
+				require.Error(t, err)
+				t.Log(err)
+			})
 		})
 	}
+}
+
+// In virtual time a machine that is busy has no part in it: what a device with a habit that is read once a second lets users see is seen in time,
+// and each time.
+func TestWhatIsSaidOfEachHabitIsSaidInTime(t *testing.T) {
+	const timeOut = 150 * time.Millisecond // of a simulated device that doesn't answer
+	// Two cycles, and what the request of each takes, which is made again on a fresh connection.
+	twoCycles := habitTimes{cycle: time.Second, offlineAfter: 5 * time.Second, patience: 8 * time.Second, stale: 2*time.Second + 4*timeOut}
+	for _, row := range habitRows {
+		t.Run(string(row.habit), func(t *testing.T) {
+			for range 10 { // each time at another part of the cycle
+				synctest.Test(t, func(t *testing.T) { require.NoError(t, row.run(rightRig(), twoCycles)) })
+			}
+		})
+	}
+	t.Run("expires", func(t *testing.T) {
+		times := twoCycles
+		times.expireAfter, times.stale = 1500*time.Millisecond, 1500*time.Millisecond+timeOut // a request may be under way
+		row := habitRow{HabitSilentProperty, 2, func(x *habitTrial) error { return x.hasNoValue(HabitSilentProperty, resource.ValueStale) }}
+		for range 10 {
+			synctest.Test(t, func(t *testing.T) { require.NoError(t, row.run(rightRig(), times)) })
+		}
+	})
+}
+
+func rightRig() HabitRig {
+	return simulatedRig(func(d *virtual.Driver) mappers.Driver { return d })
 }
 
 func simulatedRig(driver func(*virtual.Driver) mappers.Driver) HabitRig {
