@@ -38,9 +38,17 @@ type Alert struct {
 	Annotations map[string]string `json:"annotations"`
 	StartsAt    time.Time         `json:"startsAt"`
 	EndsAt      time.Time         `json:"endsAt,omitzero"` // zero: it has not ended
+
+	id string // of the labels, once it is known
 }
 
-func (a *Alert) key() string { return keyOf(a.Labels) }
+// key tells alerts apart.
+func (a *Alert) key() string {
+	if a.id == "" {
+		a.id = keyOf(a.Labels)
+	}
+	return a.id
+}
 
 // Options are what alerts are made from.
 type Options struct {
@@ -64,9 +72,10 @@ type Alerts struct {
 
 	mu        sync.Mutex
 	snapshots []snapshot
-	pending   map[string]*pendingAlert     // by rule and labels
-	alarms    map[string]map[string]*Alert // by topic, then by the alarm's name
-	told      map[string]Alert             // what receivers have been given and has not ended, by key
+	pending   map[string]*pendingAlert    // by rule and labels
+	fires     map[string]Alert            // those of rules that receivers know of, by key
+	alarms    map[string]map[string]Alert // by topic, then by key
+	heard     map[string]bool             // topics with news since New; nil once the alarms before that have been read
 }
 
 // pendingAlert is what a rule says, from when its expression was first true.
@@ -80,7 +89,7 @@ type pendingAlert struct {
 // New makes alerts. Topics of alarms are followed from now on.
 func New(o Options) (*Alerts, error) {
 	a := &Alerts{
-		o: o, needed: make(map[string]bool), pending: make(map[string]*pendingAlert), alarms: make(map[string]map[string]*Alert), told: make(map[string]Alert),
+		o: o, needed: make(map[string]bool), pending: make(map[string]*pendingAlert), alarms: make(map[string]map[string]Alert), heard: make(map[string]bool),
 	}
 	for i := range o.Rules {
 		o.Rules[i].expression.metrics(a.needed)
@@ -98,11 +107,12 @@ func (a *Alerts) Wants(topic string) bool {
 // Follow takes the alarms out of messages that the tree publishes, on their way.
 func (a *Alerts) Follow(m broker.Message) {
 	if a.Wants(m.Topic) {
-		a.follow(m)
+		a.follow(m, true)
 	}
 }
 
-func (a *Alerts) follow(m broker.Message) {
+// follow takes a message as it is published, or as it was retained at the start, unless there was a later one.
+func (a *Alerts) follow(m broker.Message, now bool) {
 	at, err := topics.Parse(m.Topic)
 	if err != nil || at.Kind != topics.KindAlarms {
 		return
@@ -111,28 +121,46 @@ func (a *Alerts) follow(m broker.Message) {
 	if err != nil {
 		return // of a newer node
 	}
+	list := make(map[string]Alert, len(raised))
+	for _, r := range raised[:min(len(raised), maxAlarms)] {
+		since, err := resource.ParseTime(r.Since)
+		if err != nil {
+			since = time.Now()
+		}
+		one := Alert{StartsAt: since, Labels: map[string]string{
+			"alertname": "EdgebusDeviceAlarm", "instance": a.o.Instance, "node": at.Node, "device": at.Device, "property": at.Name, "alarm": clip(r.Name), "severity": clip(r.Severity),
+		}, Annotations: map[string]string{"summary": at.Device + ": " + clip(r.Message)}}
+		if r.Value != "" {
+			one.Annotations["value"] = clip(r.Value)
+		}
+		list[one.key()] = one
+	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if len(raised) == 0 {
-		delete(a.alarms, m.Topic)
-	} else {
-		list := make(map[string]*Alert, len(raised))
-		for _, r := range raised {
-			since, err := resource.ParseTime(r.Since)
-			if err != nil {
-				since = time.Now()
-			}
-			one := &Alert{StartsAt: since, Labels: map[string]string{
-				"alertname": "EdgebusDeviceAlarm", "instance": a.o.Instance, "node": at.Node, "device": at.Device, "property": at.Name, "alarm": r.Name, "severity": r.Severity,
-			}, Annotations: map[string]string{"summary": at.Device + ": " + r.Message}}
-			if r.Value != "" {
-				one.Annotations["value"] = r.Value
-			}
-			list[r.Name] = one
-		}
-		a.alarms[m.Topic] = list
+	switch {
+	case now && a.heard != nil:
+		a.heard[m.Topic] = true
+	case !now && a.heard[m.Topic]:
+		return
 	}
-	a.tell(time.Now())
+	was := a.alarms[m.Topic]
+	if a.alarms[m.Topic] = list; len(list) == 0 {
+		delete(a.alarms, m.Topic)
+	}
+	a.tell(was, list, time.Now())
+}
+
+// What a node says of a property's alarms is bounded, for a model has fewer and shorter ones.
+const (
+	maxAlarms = 100
+	maxText   = 1 << 10
+)
+
+func clip(text string) string {
+	if len(text) <= maxText {
+		return text
+	}
+	return strings.ToValidUTF8(text[:maxText], "") + "…"
 }
 
 // Run evaluates the rules and sends what changes, until the context ends.
@@ -141,10 +169,13 @@ func (a *Alerts) Run(ctx context.Context) error {
 		read := a.o.Alarms()
 		for list := read(256); len(list) > 0 && ctx.Err() == nil; list = read(256) {
 			for _, m := range list {
-				a.follow(m)
+				a.follow(m, false)
 			}
 		}
 	}
+	a.mu.Lock()
+	a.heard = nil
+	a.mu.Unlock()
 	var running sync.WaitGroup
 	defer running.Wait()
 	for _, r := range a.receivers {
@@ -227,39 +258,45 @@ func (a *Alerts) evaluate(now snapshot) {
 		}
 	}
 	maps.DeleteFunc(a.pending, func(key string, _ *pendingAlert) bool { return !is[key] })
-	a.tell(now.at)
-}
-
-// tell gives receivers what has begun and what has ended. The caller holds the lock.
-func (a *Alerts) tell(now time.Time) {
-	fire := make(map[string]Alert)
+	fires := make(map[string]Alert)
 	for _, p := range a.pending {
 		if p.fires {
-			fire[p.key()] = p.Alert
+			fires[p.key()] = p.Alert
 		}
 	}
-	for _, list := range a.alarms {
-		for _, one := range list {
-			fire[one.key()] = *one
-		}
+	a.tell(a.fires, fires, now.at)
+	a.fires = fires
+	for _, r := range a.receivers {
+		r.giveAgain(a.firing, now.at)
 	}
+}
+
+// firing is all that fires. The caller holds the lock.
+func (a *Alerts) firing() []Alert {
+	list := slices.Collect(maps.Values(a.fires))
+	for _, of := range a.alarms {
+		list = slices.AppendSeq(list, maps.Values(of))
+	}
+	return list
+}
+
+// tell gives receivers what has begun and what has ended, of what fired and what fires. The caller holds the lock.
+func (a *Alerts) tell(was, is map[string]Alert, now time.Time) {
 	var changes []Alert
-	for _, key := range slices.Sorted(maps.Keys(fire)) {
-		if was, there := a.told[key]; !there || !was.StartsAt.Equal(fire[key].StartsAt) {
-			changes = append(changes, fire[key])
+	for _, key := range slices.Sorted(maps.Keys(is)) {
+		if before, there := was[key]; !there || !before.StartsAt.Equal(is[key].StartsAt) {
+			changes = append(changes, is[key])
 		}
 	}
-	for _, key := range slices.Sorted(maps.Keys(a.told)) {
-		if _, there := fire[key]; !there {
-			ended := a.told[key]
+	for _, key := range slices.Sorted(maps.Keys(was)) {
+		if _, there := is[key]; !there {
+			ended := was[key]
 			ended.EndsAt = now
 			changes = append(changes, ended)
 		}
 	}
-	a.told = fire
-	firing := slices.Collect(maps.Values(fire))
 	for _, r := range a.receivers {
-		r.give(changes, firing, now)
+		r.give(changes)
 	}
 }
 

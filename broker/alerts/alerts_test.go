@@ -3,6 +3,7 @@
 package alerts
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -10,6 +11,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -23,6 +25,7 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/edgebus/edgebus/broker"
+	"github.com/edgebus/edgebus/topics/resource"
 )
 
 const rulesDir = "../../configs/deploy/prometheus/"
@@ -252,7 +255,7 @@ func TestWhatAReceiverDoesNotTakeWaitsAndWhatItRefusesIsLostAndTold(t *testing.T
 func TestAReceiverThatIsAwayForLongLosesTheOldestAndIsTold(t *testing.T) {
 	b := &outbox{wake: make(chan struct{}, 1), log: zerolog.Nop()}
 	for i := range maxUnsent + 5 {
-		b.give([]Alert{{Labels: map[string]string{"n": strconv.Itoa(i)}}}, nil, time.Unix(0, 0))
+		b.give([]Alert{{Labels: map[string]string{"n": strconv.Itoa(i)}}})
 	}
 	require.Equal(t, ReceiverReport{Waiting: maxUnsent, Lost: 5}, b.report())
 	require.Equal(t, "5", b.unsent[0].Labels["n"])
@@ -263,18 +266,75 @@ func TestAlertmanagerIsToldAgainOfWhatStillIsSo(t *testing.T) {
 	b := &outbox{wake: make(chan struct{}, 1), log: zerolog.Nop(), repeat: true}
 	one := Alert{Labels: map[string]string{"n": "1"}, StartsAt: time.Unix(5, 0)}
 	at := time.Unix(100_000, 0)
-	b.give([]Alert{one}, []Alert{one}, at)
+	again := func(after time.Duration) { b.giveAgain(func() []Alert { return []Alert{one} }, at.Add(after)) }
+	b.give([]Alert{one})
+	again(0)
 	require.Len(t, b.unsent, 1)
 	b.unsent = nil
-	b.give(nil, []Alert{one}, at.Add(30*time.Second))
+	again(30 * time.Second)
 	require.Empty(t, b.unsent)
-	b.give(nil, []Alert{one}, at.Add(time.Minute))
-	b.give(nil, []Alert{one}, at.Add(2*time.Minute))
+	again(time.Minute)
+	again(2 * time.Minute)
 	require.Len(t, b.unsent, 1, "once, however often")
 	ended := one
 	ended.EndsAt = at.Add(3 * time.Minute)
-	b.give([]Alert{ended}, nil, at.Add(3*time.Minute))
-	require.Equal(t, []Alert{ended}, b.unsent)
+	b.give([]Alert{ended})
+	require.Len(t, b.unsent, 1)
+	require.Equal(t, ended.EndsAt, b.unsent[0].EndsAt)
+}
+
+// However many fire, Alertmanager is told of each time and again, and none is lost by that.
+func TestAlertmanagerIsToldOfManyAgain(t *testing.T) {
+	b := &outbox{wake: make(chan struct{}, 1), log: zerolog.Nop(), repeat: true}
+	var all []Alert
+	for i := range 3 * maxUnsent {
+		all = append(all, Alert{Labels: map[string]string{"n": strconv.Itoa(i)}, StartsAt: time.Unix(5, 0)})
+	}
+	for minute := range 3 {
+		b.giveAgain(func() []Alert { return slices.Clone(all) }, time.Unix(100_000, 0).Add(time.Duration(minute)*time.Minute))
+		require.Equal(t, ReceiverReport{Waiting: len(all)}, b.report())
+	}
+	var others []Alert
+	for i := range maxUnsent + 5 {
+		others = append(others, Alert{Labels: map[string]string{"another": strconv.Itoa(i)}, StartsAt: time.Unix(7, 0)})
+	}
+	b.give(others)
+	require.Equal(t, len(all)+maxUnsent, b.report().Waiting)
+}
+
+// The address of a webhook is its secret, for many services.
+func TestAnAddressIsInNoErrorOfAReceiver(t *testing.T) {
+	hook := newTrialReceiver(t)
+	hook.Close()
+	var log bytes.Buffer
+	receivers := Receivers{Webhook: Endpoint{URL: hook.URL + "/services/T0/hush?token=hush"}}
+	list, err := receivers.open(nil, zerolog.New(&log))
+	require.NoError(t, err)
+	list[0].give([]Alert{{Labels: map[string]string{"n": "1"}}})
+	require.Error(t, list[0].sendSome(t.Context()))
+	said := list[0].report().LastError + log.String()
+	require.Contains(t, said, "connection refused")
+	require.NotContains(t, said, "hush")
+	receivers.Webhook.URL = "https://hush\x00/"
+	_, err = receivers.open(nil, zerolog.Nop())
+	require.Error(t, err)
+	require.NotContains(t, err.Error(), "hush")
+}
+
+// A node that says any number of alarms of any length takes little memory.
+func TestWhatANodeSaysOfAlarmsIsBounded(t *testing.T) {
+	a, err := New(Options{Receivers: Receivers{Topic: "site/alerts"}, Log: zerolog.Nop()})
+	require.NoError(t, err)
+	var raised []resource.RaisedAlarm
+	for i := range 2 * maxAlarms {
+		raised = append(raised, resource.RaisedAlarm{Name: strconv.Itoa(i), Message: strings.Repeat("ä", maxText)})
+	}
+	payload, err := json.Marshal(raised)
+	require.NoError(t, err)
+	a.Follow(alarmMessage(string(payload)))
+	list := a.receivers[0].unsent
+	require.Len(t, list, maxAlarms)
+	require.Less(t, len(list[0].Annotations["summary"]), maxText+100)
 }
 
 func TestWhatWasRaisedBeforeTheStartIsTold(t *testing.T) {
@@ -284,6 +344,22 @@ func TestWhatWasRaisedBeforeTheStartIsTold(t *testing.T) {
 		return func(int) []broker.Message { one := list; list = nil; return one }
 	}})
 	require.Eventually(t, hook.got("boiler"), 10*time.Second, time.Millisecond)
+}
+
+// What was retained may have been read before news that came first.
+func TestNewsOfAnAlarmAreNotUndoneByWhatWasRaisedBeforeTheStart(t *testing.T) {
+	hook := newTrialReceiver(t)
+	var a *Alerts
+	list, ready := []broker.Message{alarmMessage(hotAlarm)}, make(chan struct{})
+	a = startTrial(t, Options{Receivers: Receivers{Webhook: Endpoint{URL: hook.URL}}, Alarms: func() func(int) []broker.Message {
+		return func(int) []broker.Message { <-ready; one := list; list = nil; return one }
+	}})
+	a.Follow(alarmMessage(""))
+	close(ready)
+	require.Eventually(t, func() bool { a.mu.Lock(); defer a.mu.Unlock(); return a.heard == nil }, 10*time.Second, time.Millisecond)
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	require.Empty(t, a.alarms)
 }
 
 func TestMetricsAreReadAsPrometheusReadsThem(t *testing.T) {

@@ -12,6 +12,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"net/url"
 	"os"
 	"slices"
 	"strings"
@@ -70,6 +71,7 @@ type outbox struct {
 	mu       sync.Mutex
 	unsent   []Alert
 	repeated time.Time
+	again    int // how many fired then: they are no changes, and have room besides
 	sent     int64
 	lost     int64
 	failed   error
@@ -141,7 +143,11 @@ func webhookBody(list []Alert) any {
 }
 
 // poster makes a function that sends JSON.
-func (e Endpoint) poster(url string) (func(ctx context.Context, body any) error, error) {
+func (e Endpoint) poster(address string) (func(ctx context.Context, body any) error, error) {
+	to, err := url.Parse(address)
+	if err != nil {
+		return nil, errors.New("it is no URL") // which may have a secret in it
+	}
 	client := &http.Client{Timeout: sendTimeout, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
 	if e.CA != "" {
 		text, err := os.ReadFile(e.CA)
@@ -161,7 +167,7 @@ func (e Endpoint) poster(url string) (func(ctx context.Context, body any) error,
 		if err != nil {
 			return err
 		}
-		r, err := http.NewRequestWithContext(ctx, http.MethodPost, url, bytes.NewReader(text))
+		r, err := http.NewRequestWithContext(ctx, http.MethodPost, to.String(), bytes.NewReader(text))
 		if err != nil {
 			return err
 		}
@@ -174,6 +180,9 @@ func (e Endpoint) poster(url string) (func(ctx context.Context, body any) error,
 			r.Header.Set("Authorization", "Bearer "+strings.TrimSpace(string(token)))
 		}
 		res, err := client.Do(r)
+		if failed := (*url.Error)(nil); errors.As(err, &failed) { // the path of a webhook is a secret, for many services
+			return fmt.Errorf("%s: %w", to.Host, failed.Err)
+		}
 		if err != nil {
 			return err
 		}
@@ -190,24 +199,39 @@ func (e Endpoint) poster(url string) (func(ctx context.Context, body any) error,
 }
 
 // give adds what has changed.
-func (b *outbox) give(changes, firing []Alert, now time.Time) {
+func (b *outbox) give(changes []Alert) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.repeat {
-		if now.Sub(b.repeated) >= repeatFiring {
-			b.repeated = now
-			changes = slices.Concat(firing, slices.DeleteFunc(slices.Clone(changes), func(a Alert) bool { return a.EndsAt.IsZero() }))
-		}
-		for _, a := range changes { // the newest state of each
-			key := a.key()
-			b.unsent = slices.DeleteFunc(b.unsent, func(old Alert) bool { return old.key() == key && old.StartsAt.Equal(a.StartsAt) })
-		}
-	}
-	if len(changes) == 0 {
+	b.add(changes)
+}
+
+// giveAgain adds what fires, to a receiver that is told so time and again, when it is time.
+func (b *outbox) giveAgain(firing func() []Alert, now time.Time) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if !b.repeat || now.Sub(b.repeated) < repeatFiring {
 		return
 	}
-	b.unsent = append(b.unsent, changes...)
-	if over := len(b.unsent) - maxUnsent; over > 0 {
+	b.repeated = now
+	list := firing()
+	b.again = len(list)
+	b.add(list)
+}
+
+// add adds to what waits. The caller holds the lock.
+func (b *outbox) add(list []Alert) {
+	if len(list) == 0 {
+		return
+	}
+	if b.repeat { // the newest state of each
+		is := make(map[alertState]bool, len(list))
+		for i := range list {
+			is[list[i].state(false)] = true
+		}
+		b.unsent = slices.DeleteFunc(b.unsent, func(old Alert) bool { return is[old.state(false)] })
+	}
+	b.unsent = append(b.unsent, list...)
+	if over := len(b.unsent) - maxUnsent - b.again; over > 0 {
 		b.lose(over, errors.New("too many wait for it"))
 		b.unsent = slices.Delete(b.unsent, 0, over)
 	}
@@ -215,6 +239,20 @@ func (b *outbox) give(changes, firing []Alert, now time.Time) {
 	case b.wake <- struct{}{}:
 	default:
 	}
+}
+
+// alertState tells what was said of an alert from what is said now.
+type alertState struct {
+	key        string
+	start, end int64
+}
+
+func (a *Alert) state(ended bool) alertState {
+	s := alertState{key: a.key(), start: a.StartsAt.UnixMicro()}
+	if ended {
+		s.end = a.EndsAt.UnixMicro()
+	}
+	return s
 }
 
 // lose counts what the receiver will never get, and tells it. The caller holds the lock.
@@ -256,12 +294,12 @@ func (b *outbox) sendSome(ctx context.Context) error {
 			return nil
 		}
 		err := b.send(ctx, list)
-		b.mu.Lock()
-		done := func(a Alert) bool { // it may have been replaced, or dropped, meanwhile
-			return slices.ContainsFunc(list, func(sent Alert) bool {
-				return sent.key() == a.key() && sent.StartsAt.Equal(a.StartsAt) && sent.EndsAt.Equal(a.EndsAt)
-			})
+		tried := make(map[alertState]bool, len(list))
+		for i := range list {
+			tried[list[i].state(true)] = true
 		}
+		done := func(a Alert) bool { return tried[a.state(true)] } // it may have been replaced, or dropped, meanwhile
+		b.mu.Lock()
 		switch {
 		case err == nil:
 			b.sent += int64(len(list))

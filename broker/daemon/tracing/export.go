@@ -112,7 +112,7 @@ func (t *Tracer) send(ctx context.Context, spans []Span) {
 	if err != nil {
 		t.dropped.Add(uint64(len(spans)))
 		if !t.failing {
-			t.opts.Log.Warn().Err(err).Str("endpoint", t.url).Msg("traces are dropped until the collector takes them")
+			t.opts.Log.Warn().Err(err).Str("endpoint", t.shown).Msg("traces are dropped until the collector takes them")
 		}
 	} else if t.failing {
 		t.opts.Log.Info().Msg("the collector takes traces again")

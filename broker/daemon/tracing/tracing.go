@@ -48,6 +48,7 @@ type Options struct {
 type Tracer struct {
 	opts    Options
 	url     string
+	shown   string // the same without a password, for the log
 	client  *http.Client
 	queue   chan Span
 	dropped atomic.Uint64
@@ -63,8 +64,9 @@ func New(o Options) (*Tracer, error) {
 	if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
 		return nil, fmt.Errorf("tracing.endpoint: %q: must be a URL such as http://127.0.0.1:4318", o.Endpoint)
 	}
+	u = u.JoinPath("v1", "traces")
 	return &Tracer{
-		opts: o, url: u.JoinPath("v1", "traces").String(), client: &http.Client{Timeout: exportTimeout}, queue: make(chan Span, maxQueue),
+		opts: o, url: u.String(), shown: u.Redacted(), client: &http.Client{Timeout: exportTimeout}, queue: make(chan Span, maxQueue),
 	}, nil
 }
 
