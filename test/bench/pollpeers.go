@@ -147,7 +147,7 @@ func serveOPCUAPolls(clock *pollClock, subscribed bool) (polledPeers, error) {
 		tell: func(_ *clientConnection, d int, now time.Time) {
 			for p := range polledTags {
 				node := ua.NewStringNodeID(1, fmt.Sprintf("%d-%d", d, p))
-				ns.SetAttribute(node, ua.AttributeIDValue, server.DataValueFromValue(now.UnixMilli()+int64(p)))
+				_ = ns.SetAttribute(node, ua.AttributeIDValue, server.DataValueFromValue(now.UnixMilli()+int64(p)))
 			}
 		},
 		stop: stop, // the server can't be ended

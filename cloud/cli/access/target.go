@@ -84,10 +84,10 @@ func (p *Target) bearerToken() (string, error) {
 		return "", fmt.Errorf("the bearer token: %w", err)
 	}
 	token := strings.TrimSpace(string(text))
-	if err == nil && token == "" {
-		err = fmt.Errorf("%s holds no token", p.TokenFile)
+	if token == "" {
+		return "", fmt.Errorf("%s holds no token", p.TokenFile)
 	}
-	return token, err
+	return token, nil
 }
 
 // tlsConfig is the TLS configuration for the hub.
