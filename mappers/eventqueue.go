@@ -13,7 +13,7 @@ import (
 )
 
 // eventQueue publishes events in their order, each until the broker has it: other than the values of the outbox, a later one doesn't stand for
-// it. What doesn't fit while the broker is away is dropped, the oldest first, and told.
+// it. What doesn't fit while the broker is away, or can't store anything, is dropped, the oldest first, and told.
 type eventQueue struct {
 	publish func(client.Message, func(error)) // never called with mu held: it may answer at once
 	log     zerolog.Logger
@@ -23,6 +23,7 @@ type eventQueue struct {
 	bytes    int
 	inflight int
 	up       bool
+	refused  bool // the last outcome was that the broker can't store anything
 }
 
 type queuedEvent struct {
@@ -101,19 +102,31 @@ func (q *eventQueue) done(e *queuedEvent, err error) {
 	q.mu.Lock()
 	e.inflight = false
 	q.inflight--
-	again := errors.Is(err, client.ErrNotConnected) || errors.Is(err, client.ErrConnectionLost) || errors.Is(err, client.ErrBusy)
+	full := isStoreOutage(err)
+	again := full || errors.Is(err, client.ErrNotConnected) || errors.Is(err, client.ErrConnectionLost) || errors.Is(err, client.ErrBusy)
 	if again {
 		q.up = false // until connected says otherwise, so that those behind it don't overtake it
 	} else {
 		q.remove(e)
 	}
+	news := full && !q.refused
+	q.refused = full
 	q.mu.Unlock()
+	if news {
+		q.log.Warn().Err(err).Str("topic", e.m.Topic).Msg("the broker can't store an event now: it is published again until it can")
+	}
 	if err != nil && !again {
 		q.log.Warn().Err(err).Str("topic", e.m.Topic).Msg("the broker doesn't take an event")
 	}
 	if !again {
 		q.pump()
 	}
+}
+
+// isStoreOutage reports whether the broker refuses a message because it can't store any now, as on a full disk.
+func isStoreOutage(err error) bool {
+	var refused *client.Refused
+	return errors.As(err, &refused) && refused.Code == 0x83
 }
 
 // lost is how many events are still to be published when the mapper ends.

@@ -64,6 +64,20 @@ func TestEventsWaitForTheBrokerInTheirOrder(t *testing.T) {
 	require.Zero(t, dropped)
 }
 
+// A disk that is full for a while loses no event that was told meanwhile.
+func TestAnEventThatTheBrokerCantStoreNowIsPublishedAgain(t *testing.T) {
+	b := &eventBroker{}
+	q := newEventQueue(b.publish, zerolog.Nop())
+	for _, payload := range []string{"1", "2"} {
+		q.add(client.Message{Payload: []byte(payload)}, nil)
+	}
+	b.answer(&client.Refused{Op: "publish to", Code: 0x83})
+	q.connected(true)
+	require.Equal(t, []string{"1", "2", "1", "2"}, b.got)
+	b.answer(nil)
+	require.Zero(t, q.lost())
+}
+
 func TestOfTooManyEventsTheOldestAreDropped(t *testing.T) {
 	b := &eventBroker{}
 	q := newEventQueue(b.publish, zerolog.Nop())

@@ -128,10 +128,10 @@ func (a *Alerts) follow(m broker.Message, now bool) {
 			since = time.Now()
 		}
 		one := Alert{StartsAt: since, Labels: map[string]string{
-			"alertname": "EdgebusDeviceAlarm", "instance": a.o.Instance, "node": at.Node, "device": at.Device, "property": at.Name, "alarm": clip(r.Name), "severity": clip(r.Severity),
-		}, Annotations: map[string]string{"summary": at.Device + ": " + clip(r.Message)}}
+			"alertname": "EdgebusDeviceAlarm", "instance": a.o.Instance, "node": at.Node, "device": at.Device, "property": at.Name, "alarm": clipText(r.Name), "severity": clipText(r.Severity),
+		}, Annotations: map[string]string{"summary": at.Device + ": " + clipText(r.Message)}}
 		if r.Value != "" {
-			one.Annotations["value"] = clip(r.Value)
+			one.Annotations["value"] = clipText(r.Value)
 		}
 		list[one.key()] = one
 	}
@@ -156,7 +156,7 @@ const (
 	maxText   = 1 << 10
 )
 
-func clip(text string) string {
+func clipText(text string) string {
 	if len(text) <= maxText {
 		return text
 	}
