@@ -309,7 +309,7 @@ func (a *attackedProgram) suffer(b benchRun, f flood.Flood) error {
 		if err := live(0); err != nil {
 			return err
 		}
-		end, err := a.unleash(f)
+		end, err := a.unleash(f.Name, a.target)
 		if err != nil {
 			return err
 		}

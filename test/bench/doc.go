@@ -22,6 +22,7 @@
 //	idle.go           idle connections
 //	victims.go        clients that behave, for neighbours.go and attacks.go
 //	neighbours.go     what they notice of floods
+//	pages.go          what they notice of open pages
 //	attacks.go        what they notice of whoever holds one credential, or none
 //	hubmemory.go      what a reported key costs a hub
 //	objects.go        a hundred thousand Devices (objectsdata.go, objectsload.go; objectsstore.go: the store by itself)
@@ -31,6 +32,7 @@
 //	streams.go        telemetry
 //	polls.go          devices that mappers poll (pollpeers.go: the devices)
 //	past.go           a node that reports for long, and what the hub has of it
+//	pastmany.go       many nodes that report 10,000 values a second
 //	footprint.go      sizes and memory of the programs
 //
 // # Where to add

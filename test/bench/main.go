@@ -19,9 +19,9 @@ func main() {
 	seconds := flag.Duration("t", 3*time.Second, "how long each case runs")
 	rounds := flag.Int("rounds", 3, "how often each case runs; the median is reported")
 	only := flag.String("only", "", "run the sections whose names contain this")
-	chosen := flag.String("case", "", "compare brokers in the cases, and let loose the floods and attacks, whose names contain this")
+	chosen := flag.String("case", "", "compare brokers in the cases, let loose the floods and attacks, and have nodes send what, whose names contain this")
 	nodes := flag.Int("nodes", 10_000, "how many nodes the fleet has whose template is changed")
-	past := flag.Duration("past", 2*time.Minute, "how long a node reports whose past is compared with the hub's")
+	past := flag.Duration("past", 2*time.Minute, "how long a node reports, or many do, whose past is compared with the hub's")
 	bin := flag.String("bin", "bin", "directory of the programs whose footprint is measured")
 	name := flag.String("flood", "", "be this flood or attack, on the target given as JSON: how the benchmark starts one")
 	flag.Parse()
@@ -61,6 +61,7 @@ var benchSections = []benchSection{
 	{"QoS 1 to an offline durable session", measureOffline},
 	{"Idle connections", measureIdle},
 	{"Neighbours", measureNeighbours},
+	{"Neighbours of open pages", measurePages},
 	{"Neighbours of who asks for the past", measurePastRequests},
 	{"Attacks", measureAttacks},
 	{"Hub memory", measureHubMemory},
@@ -71,6 +72,7 @@ var benchSections = []benchSection{
 	{"Streams", measureStreams},
 	{"Polls", measurePolls},
 	{"The past", measurePast},
+	{"The past of many nodes", measurePastOfMany},
 	{"Footprint", measureFootprint},
 }
 

@@ -69,7 +69,7 @@ func measureNeighbours(b benchRun) error {
 			if first {
 				n.header(b, h.name)
 			}
-			err = n.bear(b, f.What, func() (func(), error) { return n.unleash(f) })
+			err = n.bear(b, f.What, func() (func(), error) { return n.unleash(f.Name, n.target) })
 			n.close()
 			if err != nil {
 				return fmt.Errorf("%s, %s: %w", h.name, f.Name, err)
@@ -185,17 +185,18 @@ func (n *neighbourProcess) bear(b benchRun, what string, unleash func() (end fun
 	return nil
 }
 
-// unleash runs a flood in a process of its own, beside this one, which comes first.
-func (n *neighbourProcess) unleash(f flood.Flood) (end func(), err error) {
+// unleash runs a flood, or open pages, in a process of its own, beside this one, which comes first.
+func (n *neighbourProcess) unleash(name string, at any) (end func(), err error) {
 	self, err := os.Executable()
 	if err != nil {
 		return nil, err
 	}
-	target, err := json.Marshal(n.target)
+	target, err := json.Marshal(at)
 	if err != nil {
 		return nil, err
 	}
-	cmd := exec.Command("nice", "-n", "19", self, "-flood", f.Name, string(target))
+	cmd := exec.Command("nice", "-n", "19", self, "-flood", name, string(target))
+	cmd.Stderr = os.Stderr
 	begins, err := cmd.StdoutPipe()
 	if err != nil {
 		return nil, err
@@ -216,6 +217,9 @@ func (n *neighbourProcess) unleash(f flood.Flood) (end func(), err error) {
 
 // runFlood is what such a process does.
 func runFlood(name string, args []string) error {
+	if name == pagesName && len(args) == 1 {
+		return runPages(args[0])
+	}
 	f, err := flood.Find(name)
 	if err != nil || len(args) != 1 {
 		return errors.Join(err, errors.New("a flood needs its target"))

@@ -8,6 +8,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"io"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -19,6 +20,7 @@ import (
 	"go.etcd.io/bbolt"
 
 	"github.com/edgebus/edgebus/broker/client"
+	"github.com/edgebus/edgebus/topics/resource"
 )
 
 const (
@@ -187,20 +189,31 @@ func hubWithAPI(b benchRun) (hub *benchProcess, web string, err error) {
 }
 
 func postObject(web, plural string, v any) error {
+	_, err := createdUID(web, plural, v)
+	return err
+}
+
+// createdUID creates an object, and returns the UID that the hub has given it.
+func createdUID(web, plural string, v any) (string, error) {
 	doc, err := json.Marshal(v)
 	if err != nil {
-		return err
+		return "", err
 	}
 	url := "http://" + web + "/apis/edgebus.io/v1alpha1/namespaces/default/" + plural
 	resp, err := http.Post(url, "application/json", bytes.NewReader(doc))
 	if err != nil {
-		return err
+		return "", err
 	}
 	defer resp.Body.Close()
 	if resp.StatusCode != http.StatusCreated {
 		var text strings.Builder
 		_ = resp.Write(&text)
-		return fmt.Errorf("creating in %s: %s", plural, text.String())
+		return "", fmt.Errorf("creating in %s: %s", plural, text.String())
 	}
-	return nil
+	var created struct{ Metadata resource.Meta }
+	if err := json.NewDecoder(resp.Body).Decode(&created); err != nil {
+		return "", err
+	}
+	_, err = io.Copy(io.Discard, resp.Body) // or the connection isn't used again
+	return created.Metadata.UID, err
 }

@@ -40,6 +40,9 @@ type Options struct {
 	Agent Agent  // nil: the nodes report nothing
 	// Keys are put into a node's map before it connects; nil: none.
 	Keys func(n *Node)
+	// Filter is what a node subscribes to besides its link, and Hear gets what comes of it; nil: nothing.
+	Filter func(n *Node) string
+	Hear   func(n *Node, m client.Message)
 }
 
 // Set is a number of nodes.
@@ -154,9 +157,13 @@ type session struct {
 // Connect has a node be connected, as often as it takes.
 func (n *Node) Connect() error {
 	_, down := topics.SyncTopics(n.Name)
+	filters := []client.Subscription{{Filter: down, QoS: 1}}
+	if n.set.Filter != nil {
+		filters = append(filters, client.Subscription{Filter: n.set.Filter(n)})
+	}
 	c, err := client.New(client.Options{
 		Servers: []string{"mqtt://" + n.set.Hub}, ClientID: "node/" + n.Name, User: "node/" + n.Name, CleanStart: true, Log: zerolog.Nop(),
-		Subscriptions: []client.Subscription{{Filter: down, QoS: 1}},
+		Subscriptions: filters,
 		OnConnect: func(context.Context, bool) error {
 			n.step(func() { n.heard = false; n.up.Connect(rand.Uint64()) })
 			return nil
@@ -167,8 +174,14 @@ func (n *Node) Connect() error {
 				n.lost()
 			}
 		},
-		OnMessage: func(got client.Message) { n.hear(got.Payload) },
-		Backoff:   client.Backoff{Min: 100 * time.Millisecond, Max: time.Second},
+		OnMessage: func(got client.Message) {
+			if n.set.Hear != nil && got.Topic != down {
+				n.set.Hear(n, got)
+				return
+			}
+			n.hear(got.Payload)
+		},
+		Backoff: client.Backoff{Min: 100 * time.Millisecond, Max: time.Second},
 	})
 	if err != nil {
 		return err
@@ -219,6 +232,20 @@ func (n *Node) Put(entries ...link.Entry) {
 			if _, _, err := n.up.Put(e); err != nil {
 				n.set.Faults.Add(1)
 			}
+		}
+	})
+}
+
+// Publish sends a message that is no part of the link. While the node is not connected, it is lost.
+func (n *Node) Publish(m client.Message) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.c == nil {
+		return
+	}
+	n.c.PublishAsync(m, func(err error) {
+		if refused := (*client.Refused)(nil); errors.As(err, &refused) {
+			n.set.Faults.Add(1)
 		}
 	})
 }
