@@ -136,6 +136,8 @@ func TestAlarmsOfANodeAreAConditionAndEventsOfTheDevice(t *testing.T) {
 	require.True(t, alarm("True", resource.ReasonAcknowledged).Status.Alarms[0].Acknowledged)
 	c.report("devices/lamp/alarms/temperature", `[{"name":"hot","severity":"high","since":"2026-11-21T11:00:00.000Z","message":"again"}]`)
 	require.False(t, alarm("True", "High").Status.Alarms[0].Acknowledged, "another one of which nobody knows")
+	r.awaitEvent("AlarmCleared") // the one before
+	r.forgetNotes()
 	c.report("devices/lamp/alarms/temperature", "")
 	require.Empty(t, alarm("False", resource.ReasonNoAlarm).Status.Alarms)
 	r.awaitEvent("AlarmCleared")
