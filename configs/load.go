@@ -132,7 +132,7 @@ func commandUsage(program string) string {
 	}
 	join, take := "", ""
 	if program == "cloudhub" {
-		take = "  cloudhub take-authority DIRECTORY  give the authority of a stopped hub to one that is new, so that no node has to join again\n"
+		take = "  cloudhub take-authority DIRECTORY   give the authority of a stopped hub to one that is new, so that no node has to join again\n"
 	}
 	if program == "edgecore" {
 		join = "  edgecore join HUB --token TOKEN    join a hub, as edgebus invite prints it\n"

@@ -39,7 +39,7 @@ func New() *cobra.Command {
 		Short: "Find out what is wrong with a node, and what to do",
 		Long: `Ask the hub, and the node's core if it can be reached from here, about the link between them, and about
 mappers and devices. Print what is right (✓), what should be looked at (!), and what is wrong (✗), with advice.
-Without a NODE: the worst diagnosis.Finding of each node, the worst first.
+Without a NODE: the worst finding of each node, the worst node first.
 
 The exit code is 0 if nothing is wrong, 1 if something is, and 2 if the hub does not answer, so
 that this is not known.`,
