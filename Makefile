@@ -72,7 +72,7 @@ interop: needs needs-clients $(TOOLS)/gotestsum $(TOOLS)/kubectl $(TOOLS)/kubeed
 
 .PHONY: chaos
 chaos: needs $(TOOLS)/gotestsum build ## break links, kill programs and cut power, ROUNDS times, and set clocks, CLOCK_ROUNDS times (SEED repeats a run); and what needs root
-	@$(call TESTS,root,./test/e2e ./test/e2e/upgrade ./broker/journal ./broker/wal ./broker/history ./test/disk,-count=1 -timeout 10m -run '$(ROOTED)|$(IN_PART)',ROOT_TESTS=1 ALL_TESTS=1)
+	@$(call TESTS,root,./test/e2e ./test/e2e/upgrade ./broker/journal ./broker/wal ./broker/history ./cloud/store/disk ./test/disk,-count=1 -timeout 10m -run '$(ROOTED)|$(IN_PART)',ROOT_TESTS=1 ALL_TESTS=1)
 	@rm -f .out/chaos.txt
 	@status=0; ROOT_TESTS=1 CHAOS_SUMMARY=$(CURDIR)/.out/chaos.txt $(STAGE) chaos $(GOTESTSUM) --jsonfile .out/chaos.json -- \
 		-count=1 -timeout $$((20 + (ROUNDS + CLOCK_ROUNDS) / 2))m ./test/chaos || status=$$?; \

@@ -95,18 +95,22 @@ func TestOnAFullDiskWhatMakesRoomIsNotRefusedWithTheRest(t *testing.T) {
 	j, err := Open(Options{Dir: dir + "/journal"})
 	require.NoError(t, err)
 	ids := fillDisk(t, j, 1)
-	var puts, deletes, empty error
+	var puts, deletes, most, little, empty error
 	all := make(chan struct{})
 	j.committing.Lock() // so that all are one group
 	j.Commit([]RecordChange{putChange(1<<40, "lazy")}, nil)
 	j.Commit([]RecordChange{putChange(1<<30, string(make([]byte, 1<<20)))}, func(err error) { puts = err })
 	j.Commit([]RecordChange{{ID: ids[0]}, {ID: ids[1]}}, func(err error) { deletes = err })
+	j.Commit([]RecordChange{{ID: ids[2]}, putChange(1<<31, "notes it")}, func(err error) { most = err })
+	j.Commit([]RecordChange{{ID: ids[3]}, putChange(1<<32, string(make([]byte, 200)))}, func(err error) { little = err })
 	j.Commit(nil, func(err error) { empty = err; close(all) })
 	j.committing.Unlock()
 	<-all
 	require.True(t, wal.IsFull(puts), puts)
 	require.NoError(t, deletes)
+	require.NoError(t, most, "it frees more than it takes")
+	require.True(t, wal.IsFull(little), little)
 	require.True(t, wal.IsFull(empty), empty)
-	require.Len(t, readRecords(t, j), len(ids)-2+1)
+	require.Len(t, readRecords(t, j), len(ids)-3+2)
 	require.NoError(t, j.Close())
 }

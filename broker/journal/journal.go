@@ -508,8 +508,8 @@ func (j *Journal) note(g *commitGroup, at wal.Position) {
 	}
 }
 
-// commitReserved stores those commits of a group that the reserve is for: the ones that only delete, and the ones that nobody waits
-// for, which are small. Unless they free more than they take, they leave of the reserve what compaction needs next.
+// commitReserved stores those commits of a group that the reserve is for: the ones that only delete, or free twice what they take, and the
+// ones that nobody waits for, which are small. Unless they free more than they take, they leave of the reserve what compaction needs next.
 func (j *Journal) commitReserved(g *commitGroup) {
 	spared := newCommitGroup()
 	var freed int64
@@ -518,13 +518,13 @@ func (j *Journal) commitReserved(g *commitGroup) {
 		c := &g.calls[i]
 		ops := g.ops[begin:c.ops]
 		begin = c.ops
-		if len(ops) == 0 || c.done != nil && slices.ContainsFunc(ops, func(m groupOperation) bool { return m.put }) {
+		room, takes := j.index.room(ops)
+		if len(ops) == 0 || c.done != nil && room < 2*takes && slices.ContainsFunc(ops, func(m groupOperation) bool { return m.put }) {
 			continue
 		}
 		c.stored = true
+		freed += room
 		for _, m := range ops {
-			old, _ := j.index.get(m.id)
-			freed += int64(old.size)
 			spared.copyOp(m, g.buf)
 		}
 	}
@@ -541,6 +541,15 @@ func (j *Journal) commitReserved(g *commitGroup) {
 			g.calls[i].stored = false
 		}
 	}
+}
+
+// room is how many bytes operations free, and how many they take.
+func (x *recordIndex) room(ops []groupOperation) (freed, takes int64) {
+	for _, m := range ops {
+		old, _ := x.get(m.id)
+		freed, takes = freed+int64(old.size), takes+int64(m.size)
+	}
+	return freed, takes
 }
 
 // commitKeeping is commit that takes room of the reserve on a full disk, and leaves so much of that.

@@ -138,6 +138,22 @@ func TestRecordsThatDoNotFitAreRefused(t *testing.T) {
 	}
 }
 
+// Records of a format to come may be of kinds that nobody knows here: they are not damaged.
+func TestRecordsOfAnotherFormatDoNotPassForDamaged(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "log")
+	j, err := journal.Open(journal.Options{Dir: dir})
+	require.NoError(t, err)
+	for _, c := range []journal.RecordChange{{ID: journalID(2), Value: []byte{77}}, {ID: journalID(stateRecord), Value: []byte{recordState, formatVersion + 1, 1, 2, 3}}} {
+		require.NoError(t, j.Sync([]journal.RecordChange{c}))
+	}
+	require.NoError(t, j.Close())
+	for _, readOnly := range []bool{false, true} {
+		_, err = Open(Options{Path: dir, ReadOnly: readOnly})
+		require.ErrorContains(t, err, "its format is 5, this program reads 4")
+		require.NotContains(t, err.Error(), "damaged")
+	}
+}
+
 func FuzzRecords(f *testing.F) {
 	lamp := &objectVersion{name: "lamp", created: 2, rev: 2, record: 2, status: []byte("{}"), data: []byte("{}")}
 	f.Add(storeState{1, 9}.encode(), lamp.encodeObject("Device"), lamp.encodeStatus())

@@ -25,6 +25,9 @@ type loadedRecords struct {
 
 // loadRecords reads all records of the store. found is false if there are none.
 func loadRecords(t journal.Table) (l *loadedRecords, found bool, err error) {
+	if err := checkFormat(t); err != nil {
+		return nil, true, err
+	}
 	r := newRecordLoader()
 	if err := t.Load(func(id uint64, value []byte) error { return r.record(recordID(id), value) }); err != nil {
 		return nil, false, err
@@ -36,6 +39,24 @@ func loadRecords(t journal.Table) (l *loadedRecords, found bool, err error) {
 		return nil, true, t.Damaged(err)
 	}
 	return &r.loadedRecords, true, nil
+}
+
+// checkFormat is the error for records of another format: they are not read, or they would pass for damaged. Whatever else is wrong with
+// the state is found by who reads all.
+func checkFormat(t journal.Table) error {
+	var other *formatError
+	_ = t.Read([]uint64{journalID(stateRecord)}, func(_ int, value []byte) error {
+		r := &recordReader{rest: value}
+		if r.kind() == recordState {
+			r.state()
+		}
+		_ = errors.As(r.err, &other)
+		return nil
+	})
+	if other == nil {
+		return nil
+	}
+	return other
 }
 
 // recordLoader takes records in any order, and joins them when all are there.
