@@ -167,9 +167,11 @@ func (w *worker) reconnect(d *device, err error) {
 	if d.session == nil || kind == kindStranger {
 		return
 	}
-	if r, ok := d.session.Session.(Reconnector); ok && kind != kindOffline {
+	switch r, ok := d.session.Session.(Reconnector); {
+	case ok && kind == kindOffline: // nor does that it is offline
+	case ok:
 		_ = recoverPanic(func() error { r.Reconnect(); return nil })
-	} else {
+	default:
 		propertyReader{w}.collectPushedOf(d)
 		w.close(d)
 	}

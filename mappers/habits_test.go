@@ -201,6 +201,10 @@ func TestADeviceThatSaysThatItIsOfflineIsSoAtOnce(t *testing.T) {
 	n.eventually("devices/lamp/state", "offline")
 	d.toys["lamp"].die(nil)
 	n.eventually("devices/lamp/state", "online")
+	require.Zero(t, d.reconnects.Load(), "that says nothing about the connection")
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	require.Len(t, d.seen, 1, "it stays open")
 }
 
 func TestABusyDeviceIsAskedAgainInTheSameCycle(t *testing.T) {

@@ -22,6 +22,7 @@ import (
 
 	"github.com/edgebus/edgebus/broker/daemon/datadir"
 	"github.com/edgebus/edgebus/mappers"
+	"github.com/edgebus/edgebus/topics"
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
@@ -121,25 +122,36 @@ func nameOf(protocol string) string {
 
 // register takes a mapper, and answers with its devices.
 func (b *bridge) register(r registration, withData bool) ([]byte, error) {
-	if nameOf(r.Protocol) == "" {
+	switch name := nameOf(r.Protocol); {
+	case name == "":
 		return nil, status.Errorf(codes.InvalidArgument, "mapper.protocol: %q must have a letter or digit", r.Protocol)
+	case !topics.ValidName(b.options.Name + "-" + name):
+		return nil, status.Errorf(codes.InvalidArgument, "mapper.protocol: the name that is made of it, %s-%s, is none: %s", b.options.Name, name, topics.NameRule())
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	key := keyOf(r.Protocol)
+	for other, p := range b.peers {
+		if other != key && nameOf(p.protocol) == nameOf(r.Protocol) {
+			return nil, status.Errorf(codes.AlreadyExists, "mapper.protocol: %q is too like %q, which has registered", r.Protocol, p.protocol)
+		}
+	}
 	p := b.peers[key]
 	switch {
 	case p == nil && len(b.peers) >= maxMappers:
 		return nil, status.Errorf(codes.ResourceExhausted, "%d mappers have registered, and no more can: remove old ones from %s", maxMappers, filepath.Join(b.dir, registrationsFile))
 	case p == nil || p.contract != r.Contract:
-		if p != nil {
-			p.stop()
-		}
+		before := p
 		p = newPeer(r, !withData)
 		b.peers[key] = p
 		if err := b.save(); err != nil {
-			delete(b.peers, key)
+			if delete(b.peers, key); before != nil {
+				b.peers[key] = before
+			}
 			return nil, status.Errorf(codes.Internal, "the registration can't be stored: %v", err)
+		}
+		if before != nil {
+			before.stop()
 		}
 		b.log.Info().Str("mapper", r.Name).Str("version", r.Version).Str("protocol", r.Protocol).Str("interface", string(r.Contract)).Msg("a mapper has registered")
 		b.start(p)
@@ -186,11 +198,15 @@ func (b *bridge) save() error {
 func (b *bridge) take(r report) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	for _, p := range b.peers {
-		if d := p.device(r.device); d != nil {
-			d.take(r, time.Now())
-			return nil
+	var found *device
+	for _, p := range b.peers { // a Device whose protocol has changed is with the mapper before for a moment, closed
+		if d := p.device(r.device); d != nil && (found == nil || d.isOpen()) {
+			found = d
 		}
+	}
+	if found != nil {
+		found.take(r, time.Now())
+		return nil
 	}
 	now := time.Now()
 	if now.Sub(b.began) > settleTime && now.Sub(b.removed[r.device]) > settleTime && b.runCx != nil {

@@ -5,9 +5,12 @@ package dmi
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"net"
 	"os"
 	"path/filepath"
+	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -193,6 +196,7 @@ type kubeMapper struct {
 	path   string
 	server *grpc.Server
 	knows  map[string]bool
+	hangs  atomic.Pointer[string] // the call that it never answers, by method and device
 }
 
 func startMapper(t *testing.T, path string, knows ...string) *kubeMapper {
@@ -202,8 +206,13 @@ func startMapper(t *testing.T, path string, knows ...string) *kubeMapper {
 	}
 	var methods []grpc.MethodDesc
 	for _, name := range []string{"CreateDeviceModel", "RegisterDevice", "UpdateDevice", "RemoveDevice"} {
-		methods = append(methods, rawgrpc.UnaryMethod(name, func(_ context.Context, in []byte) ([]byte, error) {
+		methods = append(methods, rawgrpc.UnaryMethod(name, func(ctx context.Context, in []byte) ([]byte, error) {
 			said := name
+			if h := m.hangs.Load(); h != nil && *h == name+" "+calledDevice(t, name, in) {
+				m.calls <- said + " hangs"
+				<-ctx.Done()
+				return nil, ctx.Err()
+			}
 			if name == "RegisterDevice" && m.knows["all"] {
 				m.calls <- said + " refused"
 				return nil, status.Error(codes.Unknown, "has existed")
@@ -232,6 +241,17 @@ func startMapper(t *testing.T, path string, knows ...string) *kubeMapper {
 	return m
 }
 
+// calledDevice is the name of the device that a call is about.
+func calledDevice(t *testing.T, method string, in []byte) string {
+	path := map[string][]protowire.Number{"RegisterDevice": {1, 1}, "UpdateDevice": {1, 1}, "RemoveDevice": {1}}[method]
+	if path == nil {
+		return ""
+	}
+	return string(fieldsAt(t, in, path...)[0].text)
+}
+
+func (m *kubeMapper) hang(call string) { m.hangs.Store(&call) }
+
 func (m *kubeMapper) expect(t *testing.T, calls ...string) {
 	for _, want := range calls {
 		select {
@@ -252,7 +272,11 @@ func (m *kubeMapper) expect(t *testing.T, calls ...string) {
 func opened(t *testing.T, p *peer) mappers.Session {
 	form, err := formOf(contractV1beta1, bundleOf(t, "v1beta1", thermostatV1beta1, thermostatModelV1beta1))
 	require.NoError(t, err)
-	s, err := driver{p}.Open(t.Context(), mappers.Device{Name: "boiler", Form: form, Properties: []mappers.Property{{Name: "setpoint", Visited: true, Collect: time.Second, Writable: true}}})
+	return openedAs(t, p, "boiler", form)
+}
+
+func openedAs(t *testing.T, p *peer, name, form string) mappers.Session {
+	s, err := driver{p}.Open(t.Context(), mappers.Device{Name: name, Form: form, Properties: []mappers.Property{{Name: "setpoint", Visited: true, Collect: time.Second, Writable: true}}})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, s.Close()) })
 	return s
@@ -296,6 +320,148 @@ func TestAMapperThatKnowsADeviceFromBeforeIsUpdated(t *testing.T) {
 	s := opened(t, p).(*session)
 	require.Error(t, s.Ping(t.Context()))
 	m.expect(t, "CreateDeviceModel", "RegisterDevice refused", "UpdateDevice")
+}
+
+// form of a Device that has another name.
+func formAs(t *testing.T, name string) string {
+	b := bundleOf(t, "v1beta1", thermostatV1beta1, thermostatModelV1beta1)
+	b.Device.Metadata.Name = name
+	form, err := formOf(contractV1beta1, b)
+	require.NoError(t, err)
+	return form
+}
+
+func TestADeviceAboutWhichTheMapperHangsHoldsUpNoOther(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "knx.sock")
+	m := startMapper(t, path)
+	p := newPeer(registrationAt(path), false)
+	t.Cleanup(p.close)
+	hanging, other := opened(t, p).(*session), openedAs(t, p, "pump", formAs(t, "pump")).(*session)
+	m.hang("RegisterDevice boiler")
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- hanging.Ping(ctx) }()
+	m.expect(t, "CreateDeviceModel", "RegisterDevice hangs")
+	require.ErrorContains(t, other.Ping(t.Context()), "reported nothing of it yet")
+	m.expect(t, "RegisterDevice")
+	cancel()
+	require.Error(t, <-ended)
+
+	// Nobody knows whether it has the device, and as which: it is told both ways.
+	m.hang("")
+	require.ErrorContains(t, hanging.Ping(t.Context()), "reported nothing of it yet")
+	m.expect(t, "RegisterDevice", "UpdateDevice")
+}
+
+func TestADeviceThatIsMadeAgainBeforeItsMapperWasToldThatItIsGoneStays(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "knx.sock")
+	m := startMapper(t, path)
+	b := &bridge{peers: map[string]*peer{"knx": newPeer(registrationAt(path), false)}, began: time.Now()}
+	p := b.peers["knx"]
+	t.Cleanup(p.close)
+	s := opened(t, p).(*session)
+	require.Error(t, s.Ping(t.Context()))
+	m.expect(t, "CreateDeviceModel", "RegisterDevice")
+	redial := func() {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		p.hangUp()
+	}
+	m.server.Stop()
+	redial()
+	require.NoError(t, s.Close())
+	s.d.leave(1) // can't be told
+	again := opened(t, p).(*session)
+	s.d.leave(1)
+	m = startMapper(t, path)
+	require.NoError(t, b.take(report{device: "boiler", values: map[string]string{"setpoint": "20"}}))
+	require.Eventually(t, func() bool { return again.Ping(t.Context()) == nil }, 10*time.Second, 10*time.Millisecond)
+	m.expect(t) // it has the device
+
+	redial()
+	require.NoError(t, again.Close())
+	again.d.leave(2)
+	m.expect(t, "RemoveDevice")
+	require.ErrorIs(t, b.take(report{device: "boiler", state: "ok"}), errUnknownDevice)
+}
+
+// A removal that was not answered may have been made: a device of the name is told anew.
+func TestADeviceThatItsMapperMayHaveRemovedIsToldAnew(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "knx.sock")
+	m := startMapper(t, path)
+	p := newPeer(registrationAt(path), false)
+	t.Cleanup(p.close)
+	s := opened(t, p).(*session)
+	require.Error(t, s.Ping(t.Context()))
+	m.expect(t, "CreateDeviceModel", "RegisterDevice")
+	require.NoError(t, s.Close())
+	m.hang("RemoveDevice boiler")
+	left := make(chan struct{})
+	go func() { s.d.leave(1); close(left) }()
+	m.expect(t, "RemoveDevice hangs")
+	again := opened(t, p).(*session)
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
+	defer cancel()
+	require.ErrorIs(t, again.Ping(ctx), context.DeadlineExceeded, "what it is told waits for the removal, and its caller doesn't")
+	m.server.Stop()
+	<-left
+	m = startMapper(t, path)
+	require.Eventually(t, func() bool {
+		_ = again.Ping(t.Context())
+		again.d.mu.Lock()
+		defer again.d.mu.Unlock()
+		return again.d.life == 1
+	}, 10*time.Second, 10*time.Millisecond)
+	m.expect(t, "RegisterDevice", "UpdateDevice")
+}
+
+func TestAReportIsOfTheDeviceThatIsOpen(t *testing.T) {
+	b := &bridge{peers: map[string]*peer{}}
+	var sessions []*session
+	for _, protocol := range []string{"knx", "bluetooth"} {
+		b.peers[protocol] = newPeer(registration{Name: protocol, Protocol: protocol, Address: "/no/socket", Contract: contractV1beta1}, false)
+		sessions = append(sessions, opened(t, b.peers[protocol]).(*session))
+	}
+	require.NoError(t, sessions[0].Close()) // the Device's protocol has changed
+	for range 20 {
+		require.NoError(t, b.take(report{device: "boiler", values: map[string]string{"setpoint": "20"}}))
+	}
+	require.Empty(t, sessions[0].d.values)
+	require.Equal(t, "20", sessions[1].d.values["setpoint"].text)
+}
+
+func TestAnAnswerToARegistrationHasALimit(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "knx.sock")
+	m := startMapper(t, path)
+	p := newPeer(registrationAt(path), false)
+	t.Cleanup(p.close)
+	form := strings.ReplaceAll(formAs(t, "boiler"), "10.0.0.9", strings.Repeat("9", 64<<10))
+	var sessions []*session
+	for n := range 60 {
+		sessions = append(sessions, openedAs(t, p, fmt.Sprintf("boiler-%02d", n), form).(*session))
+	}
+	answer := p.begin(true)
+	require.Less(t, len(answer), 4<<20)
+	require.Greater(t, len(answer), 2<<20)
+	require.ErrorContains(t, sessions[0].Ping(t.Context()), "reported nothing of it yet")
+	m.expect(t) // it was in the answer
+	require.ErrorContains(t, sessions[59].Ping(t.Context()), "reported nothing of it yet")
+	m.expect(t, "CreateDeviceModel", "RegisterDevice")
+}
+
+func TestAValueThatIsNotDesiredAnyMoreIsNotToldAgain(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "knx.sock")
+	m := startMapper(t, path)
+	p := newPeer(registrationAt(path), false)
+	t.Cleanup(p.close)
+	s := opened(t, p).(*session)
+	require.ErrorIs(t, s.Write(t.Context(), "setpoint", "21"), mappers.ErrUnconfirmed)
+	m.expect(t, "CreateDeviceModel", "RegisterDevice 21")
+	require.NoError(t, s.Relinquish(t.Context(), "setpoint"))
+	m.expect(t)
+	p.begin(false)
+	require.Error(t, s.Ping(t.Context()))
+	m.expect(t, "CreateDeviceModel", "RegisterDevice", "UpdateDevice")
 }
 
 func TestADeviceOfAMapperThatIsGoneIsNotWritten(t *testing.T) {
@@ -352,10 +518,30 @@ func TestWhatMappersSendIsChecked(t *testing.T) {
 	_, err = parseStatus(contractV1beta1, text(1, "d"))
 	require.ErrorContains(t, err, "has no reported value")
 	_, err = parseStates(text(1, "d"))
-	require.ErrorContains(t, err, "state: must be")
+	require.ErrorContains(t, err, "state: must be set")
 	r, err := parseStatus(contractV1alpha1, append(text(1, "d"), appendBytes(nil, 2, text(2, "OK"))...))
 	require.NoError(t, err)
 	require.Equal(t, "OK", r.state)
+	_, err = parseStatus(contractV1alpha1, append(text(1, "d"), appendBytes(nil, 2, text(2, strings.Repeat("x", maxName+1)))...))
+	require.ErrorContains(t, err, "state: must be at most 253 bytes")
+	_, err = parseStates(append(text(1, strings.Repeat("d", maxName+1)), text(3, "ok")...))
+	require.ErrorContains(t, err, "deviceName: must be at most 253 bytes")
+}
+
+func TestAProtocolMakesANameOfItsOwn(t *testing.T) {
+	b, err := newBridge(t.TempDir(), mappers.Options{Name: "dmi", Log: zerolog.Nop()})
+	require.NoError(t, err)
+	for protocol, wrong := range map[string]string{"knx.ip": "", "KNX.IP": "", "knx+ip": "too like", "::": "letter or digit", strings.Repeat("k", maxName): "is none"} {
+		r := registrationAt("/run/knx.sock")
+		r.Protocol = protocol
+		b.peers = map[string]*peer{"knx.ip": newPeer(registration{Name: "m", Protocol: "knx.ip", Address: "/run/knx.sock", Contract: contractV1beta1}, false)}
+		_, err := b.register(r, true)
+		if wrong == "" {
+			require.NoError(t, err, protocol)
+		} else {
+			require.ErrorContains(t, err, wrong)
+		}
+	}
 }
 
 func FuzzReports(f *testing.F) {

@@ -32,7 +32,7 @@ func (d driver) Open(ctx context.Context, info mappers.Device) (mappers.Session,
 	defer d.p.mu.Unlock()
 	dev := d.p.devices[info.Name]
 	if dev == nil {
-		dev = &device{p: d.p, name: info.Name, wrote: map[string]string{}, values: map[string]value{}, since: time.Now()}
+		dev = &device{p: d.p, name: info.Name, telling: make(chan struct{}, 1), wrote: map[string]string{}, values: map[string]value{}, since: time.Now()}
 		d.p.devices[info.Name] = dev
 	}
 	dev.configure(info)
@@ -44,11 +44,12 @@ type device struct {
 	p    *peer
 	name string
 
-	telling sync.Mutex // held while the mapper is told something of it
+	telling chan struct{} // has something in it while the mapper is told something of the device
 
 	mu     sync.Mutex
 	info   mappers.Device
 	life   int    // of the peer, in which it was told of the device
+	asked  int    // of the peer, in which it may have been told of it: it has not answered
 	told   string // the form that it was told
 	wrote  map[string]string
 	values map[string]value
@@ -71,21 +72,22 @@ func (d *device) configure(info mappers.Device) {
 	defer d.mu.Unlock()
 	d.info, d.open = info, true
 	d.opened++
-	for name := range d.values {
-		if _, still := info.Property(name); !still {
-			delete(d.values, name)
-		}
+	gone := func(name string) bool {
+		_, still := info.Property(name)
+		return !still
 	}
+	maps.DeleteFunc(d.values, func(name string, _ value) bool { return gone(name) })
+	maps.DeleteFunc(d.wrote, func(name, _ string) bool { return gone(name) })
 }
 
-func (d *device) form() string {
+func (d *device) isOpen() bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return d.info.Form
+	return d.open
 }
 
-// message is the device with its desired values: those in force, and those that were written since.
-func (d *device) message(written map[string]string) ([]byte, error) {
+// message is the device with its desired values: those in force, and those that were written since; and its form.
+func (d *device) message(written map[string]string) (out []byte, form string, err error) {
 	d.mu.Lock()
 	info, wrote := d.info, maps.Clone(d.wrote)
 	d.mu.Unlock()
@@ -93,40 +95,53 @@ func (d *device) message(written map[string]string) ([]byte, error) {
 	maps.Copy(desired, info.InForce())
 	maps.Copy(desired, wrote)
 	maps.Copy(desired, written)
-	return deviceMessage(d.p.contract, info.Form, desired)
+	out, err = deviceMessage(d.p.contract, info.Form, desired)
+	return out, info.Form, err
 }
 
-func (d *device) setLife(life int) {
+// knownSince notes that the mapper was told a form of the device in a life.
+func (d *device) knownSince(life int, form string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if life > d.life {
-		d.life, d.told = life, d.info.Form
+	if life >= d.life {
+		d.life, d.told = life, form
 	}
 }
 
 // tell tells the mapper of the device, if it doesn't know it as it is, and of values that are to be written.
 func (d *device) tell(ctx context.Context, written map[string]string) error {
-	d.telling.Lock()
-	defer d.telling.Unlock()
+	select {
+	case d.telling <- struct{}{}:
+		defer func() { <-d.telling }()
+	case <-ctx.Done():
+		return ctx.Err()
+	}
 	life, doubtful := d.p.lifeNow()
 	d.mu.Lock()
-	knows, form := d.life == life, d.info.Form
-	asItIs := knows && d.told == form
+	knows := d.life == life
+	asItIs := knows && d.told == d.info.Form
+	doubtful = doubtful || d.asked == life
 	d.mu.Unlock()
 	if asItIs && len(written) == 0 {
 		return nil
 	}
-	if err := d.p.tellModel(ctx, form); err != nil {
+	message, form, err := d.message(written)
+	if err != nil {
 		return err
 	}
-	message, err := d.message(written)
-	if err != nil {
+	if err := d.p.tellModel(ctx, form); err != nil {
 		return err
 	}
 	request := appendBytes(nil, 1, message)
 	if !knows {
+		err := d.p.call(ctx, "RegisterDevice", request)
+		if !isRefusal(err) && !mappers.IsNotSent(err) {
+			d.mu.Lock()
+			d.asked = life
+			d.mu.Unlock()
+		}
 		// A mapper that knows the device says so, or keeps it as it was: it is told by the update that follows.
-		if err := d.p.call(ctx, "RegisterDevice", request); err != nil && (!doubtful || !isRefusal(err)) {
+		if err != nil && (!doubtful || !isRefusal(err)) {
 			return err
 		}
 	}
@@ -136,12 +151,9 @@ func (d *device) tell(ctx context.Context, written map[string]string) error {
 		}
 	}
 	d.mu.Lock()
-	defer d.mu.Unlock()
 	maps.Copy(d.wrote, written)
-	if life > d.life {
-		d.life = life
-	}
-	d.told = form
+	d.mu.Unlock()
+	d.knownSince(life, form)
 	return nil
 }
 
@@ -219,26 +231,45 @@ func (s *session) Close() error {
 	return nil
 }
 
-// leave removes a device from its mapper that was not opened again, until the mapper has taken it or has registered anew.
+// leave removes a device that was not opened again from its mapper, and tries it until the mapper has answered or has registered anew. Until then the
+// device stays: one that is made again under the name is the same to the mapper.
 func (d *device) leave(opened int) {
-	d.p.mu.Lock()
+	d.telling <- struct{}{}
+	defer func() { <-d.telling }()
+	life, stopped := d.p.lifeAndEnd()
 	d.mu.Lock()
-	again, life, namespace := d.open || d.opened != opened, d.life, "default"
-	stopped := d.p.stopped
-	if !again && !stopped {
-		delete(d.p.devices, d.name)
-	}
-	now := d.p.life
+	again, mayKnow, form := d.open || d.opened != opened, d.life == life || d.asked == life, d.info.Form
 	d.mu.Unlock()
-	d.p.mu.Unlock()
-	if again || stopped || life != now {
+	if again || stopped {
 		return
 	}
-	if f, err := readForm(d.form()); err == nil {
-		namespace = scalarText(f.Device["namespace"])
+	if mayKnow {
+		namespace := "default"
+		if f, err := readForm(form); err == nil {
+			namespace = scalarText(f.Device["namespace"])
+		}
+		if err := d.p.remove(context.Background(), d.name, namespace); err != nil && !isRefusal(err) {
+			if !mappers.IsNotSent(err) { // nobody knows whether it still has it
+				d.mu.Lock()
+				d.life, d.asked = 0, life
+				d.mu.Unlock()
+			}
+			time.AfterFunc(goneAfter, func() { d.leave(opened) })
+			return
+		}
 	}
-	if err := d.p.remove(context.Background(), d.name, namespace); err != nil && !isRefusal(err) {
-		time.AfterFunc(goneAfter, func() { d.leave(opened) })
+	d.p.forget(d, opened)
+}
+
+// forget forgets a device that its mapper doesn't have any more. One that was opened meanwhile is told anew.
+func (p *peer) forget(d *device, opened int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.life, d.asked = 0, 0
+	if !d.open && d.opened == opened {
+		delete(p.devices, d.name)
 	}
 }
 
@@ -281,6 +312,15 @@ func (s *session) Write(ctx context.Context, property, value string) error {
 		return err
 	}
 	return mappers.ErrUnconfirmed
+}
+
+// Relinquish implements mappers.Relinquisher. The interface can't take a value back: it is not among the desired ones any more that the mapper is told, and
+// that it writes again whenever it starts the device.
+func (s *session) Relinquish(_ context.Context, property string) error {
+	s.d.mu.Lock()
+	defer s.d.mu.Unlock()
+	delete(s.d.wrote, property)
+	return nil
 }
 
 // Push implements mappers.Pusher.

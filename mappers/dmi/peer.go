@@ -9,6 +9,7 @@ import (
 	"maps"
 	"net"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -19,6 +20,9 @@ import (
 	"github.com/edgebus/edgebus/broker/daemon/rawgrpc"
 	"github.com/edgebus/edgebus/mappers"
 )
+
+// maxAnswer are the bytes of the answer to a registration: gRPC's clients take 4 MiB where they don't say otherwise.
+const maxAnswer = 3 << 20
 
 // callTime is how long a mapper may take for an answer.
 const callTime = 10 * time.Second
@@ -103,17 +107,20 @@ func (p *peer) begin(withData bool) []byte {
 	listed := map[string]bool{}
 	var out []byte
 	for _, d := range list {
-		message, err := d.message(nil)
-		name, model, wrong := modelMessage(p.contract, d.form())
-		if err != nil || wrong != nil {
+		message, form, err := d.message(nil)
+		name, model, wrong := modelMessage(p.contract, form)
+		if err != nil || wrong != nil || !d.isOpen() {
 			continue
+		}
+		if len(out)+len(model)+len(message) > maxAnswer {
+			break // the others are registered one by one
 		}
 		if !listed[name] {
 			listed[name] = true
 			out = appendBytes(out, 1, model)
 		}
 		out = appendBytes(out, 2, message)
-		d.setLife(life)
+		d.knownSince(life, form)
 	}
 	// Models stay to be told: KubeEdge's framework doesn't find those of this answer when a device is updated.
 	return out
@@ -159,8 +166,10 @@ func (p *peer) call(ctx context.Context, method string, in []byte) error {
 	switch s, _ := status.FromError(err); {
 	case err == nil:
 		return nil
-	case s.Code() == codes.Unavailable:
+	case s.Code() == codes.Unavailable && strings.Contains(s.Message(), "while dialing"):
 		return mappers.NotSent(fmt.Errorf("the mapper %s can't be reached: %s", name, s.Message()))
+	case s.Code() == codes.Unavailable: // it may have ended after it was called
+		return fmt.Errorf("the mapper %s has not answered %s: %s", name, method, s.Message())
 	case s.Code() == codes.DeadlineExceeded, s.Code() == codes.Canceled:
 		return fmt.Errorf("the mapper %s did not answer %s within %s", name, method, callTime)
 	default:
@@ -198,6 +207,13 @@ func (p *peer) tellModel(ctx context.Context, form string) error {
 		p.models[name] = string(model)
 	}
 	return nil
+}
+
+// lifeAndEnd is the life of the mapper, and whether its devices stay with it from now on.
+func (p *peer) lifeAndEnd() (life int, stopped bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.life, p.stopped
 }
 
 // lifeNow is the life of the mapper, and whether it may know devices that it was not told in it.

@@ -3,6 +3,7 @@
 package dmi
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"path/filepath"
@@ -108,12 +109,23 @@ func parseStatus(c contract, in []byte) (r report, err error) {
 	switch {
 	case err != nil:
 		return r, err
-	case r.device == "":
-		return r, errNoDevice
 	case len(r.values) == 0 && r.state == "":
-		return r, errors.New("reportedDevice.twins: has no reported value")
+		return r, cmp.Or(r.check(), errors.New("reportedDevice.twins: has no reported value"))
 	}
-	return r, nil
+	return r, r.check()
+}
+
+// check says what is wrong with the names of a report, which may be kept and published.
+func (r report) check() error {
+	for field, text := range map[string]string{"deviceName": r.device, "deviceNamespace": r.namespace, "state": r.state} {
+		if len(text) > maxName || !utf8.ValidString(text) {
+			return fmt.Errorf("%s: must be at most %d bytes of UTF-8", field, maxName)
+		}
+	}
+	if r.device == "" {
+		return errNoDevice
+	}
+	return nil
 }
 
 // takeTwin takes the reported value of a twin, if it has one.
@@ -156,10 +168,8 @@ func parseStates(in []byte) (r report, err error) {
 	switch {
 	case err != nil:
 		return r, err
-	case r.device == "":
-		return r, errNoDevice
-	case r.state == "" || len(r.state) > maxName || !utf8.ValidString(r.state):
-		return r, fmt.Errorf("state: must be 1 to %d bytes of UTF-8", maxName)
+	case r.state == "":
+		return r, cmp.Or(r.check(), errors.New("state: must be set"))
 	}
-	return r, nil
+	return r, r.check()
 }
