@@ -410,8 +410,8 @@ const (
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// Format is the format of segments. It rises when a program with the present one would misread them; every format has a header of this size,
-// which ends with its checksum, so that another format is told from damage.
+// Format is the format of segments. It rises when a program with the present one would misread them, and then the Format of edge/store, which
+// upgrades compare, rises with it. Every format has a header of this size, which ends with its checksum, so that another format is told from damage.
 const Format = '1'
 
 // formatOf is the format of a segment that begins with a header; 0: there is no whole header of any format.

@@ -539,7 +539,7 @@ func addUnassigned(message, version string, nodes []*fleetNode, d rollout.Decisi
 	if len(names) == 0 {
 		return message
 	}
-	return strings.TrimPrefix(message+"; until they are given "+version+", "+strconv.Itoa(len(names))+" have a spec that is of no version of the fleet: "+objects.JoinFirst(names), "; ")
+	return strings.TrimPrefix(message+"; "+strconv.Itoa(len(names))+" with a spec that is of no version of the fleet, until "+version+" is given: "+objects.JoinFirst(names), "; ")
 }
 
 // sameJSON says whether two values are the same as JSON. Inline documents may have been written with their fields in another order.

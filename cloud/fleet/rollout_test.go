@@ -354,7 +354,7 @@ func TestAHaltedRolloutNamesNodesThatCameBackFromAPause(t *testing.T) {
 	require.NotContains(t, message(), "no version of the fleet")
 	h.editNode("n3", func(n *resource.Node) { delete(n.Metadata.Labels, "fleet-controller") })
 	h.until("the fleet names it", func() bool {
-		return strings.Contains(message(), "until they are given a-0000002, 1 have a spec that is of no version of the fleet: n3")
+		return strings.Contains(message(), "1 with a spec that is of no version of the fleet, until a-0000002 is given: n3")
 	})
 	h.fail.Delete("n1")
 	h.editNode("n1", func(n *resource.Node) { n.Metadata.Labels["again"] = "1" })
