@@ -66,14 +66,22 @@ func (o Options) withDefaults() (Options, error) {
 		o.Now = time.Now
 	}
 	switch {
-	case !topics.ValidName(o.Name):
-		return o, fmt.Errorf("mapper name %q: %s", o.Name, topics.NameRule())
+	case CheckName(o.Name) != nil:
+		return o, CheckName(o.Name)
 	case o.Collect < minCycle:
 		return o, fmt.Errorf("collect cycle %s is shorter than %s", o.Collect, minCycle)
 	case o.Backoff.Min <= 0 || o.Backoff.Max < o.Backoff.Min:
 		return o, errors.New("backoff: min must be above 0, and max not below min")
 	}
 	return o, nil
+}
+
+// CheckName says what is wrong with the name of a mapper.
+func CheckName(name string) error {
+	if !topics.ValidName(name) {
+		return fmt.Errorf("mapper name %q: %s", name, topics.NameRule())
+	}
+	return nil
 }
 
 // minCycle is the shortest collect cycle, so that a mistyped one does not occupy a bus.

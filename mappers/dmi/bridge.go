@@ -22,7 +22,6 @@ import (
 
 	"github.com/edgebus/edgebus/broker/daemon/datadir"
 	"github.com/edgebus/edgebus/mappers"
-	"github.com/edgebus/edgebus/topics"
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
@@ -122,17 +121,18 @@ func nameOf(protocol string) string {
 
 // register takes a mapper, and answers with its devices.
 func (b *bridge) register(r registration, withData bool) ([]byte, error) {
-	switch name := nameOf(r.Protocol); {
-	case name == "":
+	name := nameOf(r.Protocol)
+	if name == "" {
 		return nil, status.Errorf(codes.InvalidArgument, "mapper.protocol: %q must have a letter or digit", r.Protocol)
-	case !topics.ValidName(b.options.Name + "-" + name):
-		return nil, status.Errorf(codes.InvalidArgument, "mapper.protocol: the name that is made of it, %s-%s, is none: %s", b.options.Name, name, topics.NameRule())
+	}
+	if err := mappers.CheckName(b.options.Name + "-" + name); err != nil {
+		return nil, status.Errorf(codes.InvalidArgument, "mapper.protocol: %v", err)
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	key := keyOf(r.Protocol)
 	for other, p := range b.peers {
-		if other != key && nameOf(p.protocol) == nameOf(r.Protocol) {
+		if other != key && nameOf(p.protocol) == name {
 			return nil, status.Errorf(codes.AlreadyExists, "mapper.protocol: %q is too like %q, which has registered", r.Protocol, p.protocol)
 		}
 	}

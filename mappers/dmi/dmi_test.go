@@ -531,7 +531,7 @@ func TestWhatMappersSendIsChecked(t *testing.T) {
 func TestAProtocolMakesANameOfItsOwn(t *testing.T) {
 	b, err := newBridge(t.TempDir(), mappers.Options{Name: "dmi", Log: zerolog.Nop()})
 	require.NoError(t, err)
-	for protocol, wrong := range map[string]string{"knx.ip": "", "KNX.IP": "", "knx+ip": "too like", "::": "letter or digit", strings.Repeat("k", maxName): "is none"} {
+	for protocol, wrong := range map[string]string{"knx.ip": "", "KNX.IP": "", "knx+ip": "too like", "::": "letter or digit", strings.Repeat("k", maxName): "mapper name"} {
 		r := registrationAt("/run/knx.sock")
 		r.Protocol = protocol
 		b.peers = map[string]*peer{"knx.ip": newPeer(registration{Name: "m", Protocol: "knx.ip", Address: "/run/knx.sock", Contract: contractV1beta1}, false)}
