@@ -56,7 +56,7 @@
 //  5. projections.go turns that record into documents of the node's map down, and package twin sends what has changed over
 //     the link (topics/link) as soon as the node is there. From here see package edge.
 //  6. The agent's report comes back in the node's map up: twin/connection.go takes it, twin/status.go writes it into the Node's status,
-//     and the rollout plans its next step.
+//     and the rollout plans its next step. Which version the node has is an annotation that follows from both, and isn't stored by itself.
 //
 // # A report, from a mapper to `kubectl get -w`
 //

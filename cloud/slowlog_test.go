@@ -141,26 +141,30 @@ func startSlowHub(t *testing.T) *slowHub {
 	}, io.Discard)
 	require.NoError(t, err)
 	h := &slowHub{t: t, release: func() {}, heard: make(chan struct{}, 1000)}
-	ctx, stop := context.WithCancel(context.Background())
-	bound, ended := make(chan daemon.Addresses, 1), make(chan error, 1)
-	go func() {
-		ended <- cloud.Run(ctx, cloud.Options{
-			Config: cfg, Log: zerolog.Nop(), Ready: func(at daemon.Addresses) { bound <- at },
-			Through: func(l ordered.Log) ordered.Log {
-				h.log = &heldLog{Log: l}
-				return h.log
-			},
-		})
-	}()
-	t.Cleanup(func() {
-		stop()
-		require.NoError(t, <-ended)
+	at, _ := startHub(t, cfg, func(l ordered.Log) ordered.Log {
+		h.log = &heldLog{Log: l}
+		return h.log
 	})
-	at := <-bound
 	h.api, h.mqtt = "http://"+at.HTTP[0].String(), at.MQTT[0].String()
 	h.pub, _ = h.connect(client.Options{})
 	h.connect(client.Options{Subscriptions: []client.Subscription{{Filter: "echo"}}, OnMessage: func(client.Message) { h.heard <- struct{}{} }})
 	return h
+}
+
+// startHub runs a hub with a log in front of its own, until the test ends or stop is called.
+func startHub(t *testing.T, cfg configs.Hub, through func(ordered.Log) ordered.Log) (at daemon.Addresses, stop func()) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	bound, ended := make(chan daemon.Addresses, 1), make(chan error, 1)
+	go func() {
+		ended <- cloud.Run(ctx, cloud.Options{Config: cfg, Log: zerolog.Nop(), Ready: func(at daemon.Addresses) { bound <- at }, Through: through})
+	}()
+	stop = sync.OnceFunc(func() {
+		cancel()
+		require.NoError(t, <-ended)
+	})
+	t.Cleanup(stop)
+	return <-bound, stop
 }
 
 // connect connects a client, which has its subscriptions then.

@@ -57,7 +57,10 @@ func (f failingWriter) Update(ctx context.Context, o store.Object, rev uint64) (
 func newTestHub(t *testing.T) *testHub {
 	t.Parallel()
 	h := &testHub{poll: 100 * time.Millisecond}
-	h.Hub = controltest.New(t, func(o *objects.Options) { o.Writer = failingWriter{o.Reader.(*disk.Store), &h.broken} })
+	h.Hub = controltest.New(t, func(o *objects.Options) {
+		stored := o.Reader.(*disk.Store)
+		o.Writer, o.Derived = failingWriter{stored, &h.broken}, stored
+	})
 	h.start()
 	return h
 }

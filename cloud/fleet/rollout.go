@@ -558,7 +558,8 @@ func sameJSON[T any](a, b T) bool {
 }
 
 // writeNodes marks nodes with their batch, gives those that start the version, and notes which have it. Those that are left
-// for the last batch need no mark: it is of all that have none.
+// for the last batch need no mark: it is of all that have none. Which version a node has follows from what it reported, and is stored with
+// what the node gets next.
 func (c *rolloutController) writeNodes(ctx context.Context, v *resource.TemplateVersion, nodes []*fleetNode, d rollout.Decision) error {
 	version := v.Metadata.Name
 	started := make(map[string]bool)
@@ -575,8 +576,12 @@ func (c *rolloutController) writeNodes(ctx context.Context, v *resource.Template
 		if !marked && !started[name] && !done {
 			continue
 		}
+		write := objects.AnnotateDerived[resource.Node]
+		if marked || started[name] {
+			write = objects.Update[resource.Node]
+		}
 		group.Go(func() error {
-			err := objects.Update(ctx, c.as, nodeKey(name), func(n *resource.Node) error {
+			err := write(ctx, c.as, nodeKey(name), func(n *resource.Node) error {
 				if n.Metadata.Owner != Owner(v.Spec.Fleet) {
 					return nil // it was released meanwhile
 				}
@@ -587,6 +592,9 @@ func (c *rolloutController) writeNodes(ctx context.Context, v *resource.Template
 					n.Metadata.Annotations[batchAnnotation] = fmt.Sprintf("%s/%d", version, batch)
 				}
 				if started[name] {
+					if was := n.Metadata.Annotations[assignedAnnotation]; was != "" && was != version && m.specState() == rollout.Done { // a restart may have forgotten it
+						n.Metadata.Annotations[versionAnnotation] = was
+					}
 					n.Spec = m.expanded.frozen
 					n.Metadata.Annotations[assignedAnnotation] = version
 					n.Metadata.Annotations[assignedAtAnnotation] = c.Now().UTC().Format(time.RFC3339)

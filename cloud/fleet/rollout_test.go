@@ -71,6 +71,23 @@ func TestARolloutHaltsAndGoesOn(t *testing.T) {
 	require.Equal(t, 10, batches["a-0000003/2"])
 }
 
+// A node that is given another version has a note of which it had, also if the hub has forgotten that: it isn't stored by itself.
+func TestANodeIsNotedToHaveTheVersionBefore(t *testing.T) {
+	h := newTestHub(t)
+	h.makeNode("n1", "site=a")
+	h.makeFleet("a", "site=a", "one")
+	annotation := func(key string) string { return h.node("n1").Metadata.Annotations[key] }
+	h.until("it has the first", func() bool { return annotation(resource.VersionAnnotation) == "a-0000001" })
+	h.stop()
+	h.editNode("n1", func(n *resource.Node) { delete(n.Metadata.Annotations, resource.VersionAnnotation) })
+	h.editFleet("a", func(f *resource.Fleet) { f.Spec.Template.Spec = motdSpec("two") })
+	h.fail.Store("n1", "two")
+	h.start()
+	h.until("it fails with the second", func() bool { return h.fleet("a").Status.Rollout.FailedNodes == 1 })
+	require.Equal(t, "a-0000002", annotation(resource.AssignedVersionAnnotation))
+	require.Equal(t, "a-0000001", annotation(resource.VersionAnnotation))
+}
+
 // A node that is offline through several changes gets only the last.
 func TestAnOfflineNodeGetsTheLastVersion(t *testing.T) {
 	h := newTestHub(t)

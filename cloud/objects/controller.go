@@ -158,6 +158,14 @@ func UpdateDerived[T any](ctx context.Context, c *Controller, key store.Key, cha
 	})
 }
 
+// AnnotateDerived is Update of annotations that follow from what is stored elsewhere, and are written again after a restart: they needn't be
+// stored until something else of the object is. change changes nothing but these.
+func AnnotateDerived[T any](ctx context.Context, c *Controller, key store.Key, change func(*T) error) error {
+	w := c.write(Spec)
+	w.Derived = true
+	return updatePart(ctx, c, key, w, "update", change)
+}
+
 func updatePart[T any](ctx context.Context, c *Controller, key store.Key, w *WriteOptions, action string, change func(*T) error) error {
 	k, key, err := kindOf[T](c, key)
 	if err != nil {

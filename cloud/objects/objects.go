@@ -19,7 +19,7 @@ import (
 type Options struct {
 	Reader store.Reader
 	Writer store.Writer
-	// Derived takes statuses that follow from what is stored elsewhere; nil: Writer does.
+	// Derived takes what follows from what is stored elsewhere; nil: Writer does.
 	Derived store.DerivedStatuses
 	Log     zerolog.Logger
 	Now     func() time.Time // nil: time.Now

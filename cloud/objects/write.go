@@ -47,7 +47,7 @@ type WriteOptions struct {
 	Part        WrittenPart
 	// Annotations are annotations of the hub's own that a new object gets.
 	Annotations map[string]string
-	// Derived says that a status follows from what is stored elsewhere, and needn't be stored.
+	// Derived says that what changes, a status or annotations, follows from what is stored elsewhere, and needn't be stored.
 	Derived bool
 	// DryRun says that everything happens but the write.
 	DryRun bool
@@ -339,7 +339,11 @@ func (s *Registry) update(ctx context.Context, key store.Key, old, wanted *Objec
 	if next.Metadata.DeletionTimestamp != nil && len(next.Metadata.Finalizers) == 0 {
 		return record, s.remove(ctx, k, key, old)
 	}
-	stored, err := s.storeIndexed(k, key, next, func() (store.Object, error) { return s.Writer.Update(ctx, record, old.rev) })
+	write := s.Writer.Update
+	if w.Derived && s.Derived != nil {
+		write, record.Status = s.Derived.UpdateDerived, nil
+	}
+	stored, err := s.storeIndexed(k, key, next, func() (store.Object, error) { return write(ctx, record, old.rev) })
 	if err == nil {
 		s.releaseReferences(ctx, k, key, old, next)
 	}

@@ -105,13 +105,14 @@ type Writer interface {
 
 // DerivedStatuses are the statuses of a kind that follow from what is stored elsewhere. They are in memory alone: an object that
 // gets another one has another revision and makes an event, as with any write, and nothing is written. After a restart a status
-// is derived when it is read first, and the objects have other revisions: a watch that goes on from before has all of them.
+// is derived when it is read first, and the objects have other revisions: a watch that goes on from before has all of them. What follows in
+// an object's Data is derived again by who wrote it: until then the object has the Data that was stored last.
 type DerivedStatuses interface {
 	// DeriveStatuses has the statuses of a kind derived by a function, which must not wait for a write. It is called before anybody
 	// reads the kind who keeps what was read, but for its caller, who watches it from the revision that it returns, or writes it.
 	DeriveStatuses(kind string, status func(Object) []byte) (rev uint64, err error)
-	// UpdateDerived is Writer.Update of a status that is derived. After Update, which stores it, and until the next restart it is as
-	// good as stored.
+	// UpdateDerived is Writer.Update of what is derived: of a status, or of Data that differs from what is stored in nothing else. After
+	// Update of that record, which stores it, and until the next restart it is as good as stored.
 	UpdateDerived(ctx context.Context, o Object, expect uint64) (Object, error)
 }
 

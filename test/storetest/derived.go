@@ -31,6 +31,14 @@ func (e *storeEnv) show(name, status string) store.Object {
 	return o
 }
 
+// note writes data that needn't be stored.
+func (e *storeEnv) note(name, data string) store.Object {
+	e.t.Helper()
+	o, err := e.UpdateDerived(testContext(), store.Object{Key: objectKey(name), Data: []byte(data)}, 0)
+	require.NoError(e.t, err)
+	return o
+}
+
 // A derived status is seen as any other: by its revision, as an event, and in a list; and by a conflict.
 func testDerived(t *testing.T, e *storeEnv) {
 	e.derive()
@@ -50,6 +58,15 @@ func testDerived(t *testing.T, e *storeEnv) {
 	changed := e.update("lamp", "{2}")
 	require.Equal(t, "{on}", string(changed.Status))
 	require.Equal(t, store.Event{Type: store.Modified, Object: changed, Old: &shown}, f.read())
+	noted := e.note("lamp", "{3}")
+	require.Greater(t, noted.Rev, changed.Rev)
+	require.Equal(t, "{3}{on}", string(noted.Data)+string(noted.Status))
+	require.Equal(t, store.Event{Type: store.Modified, Object: noted, Old: &changed}, f.read())
+	require.Equal(t, noted, e.note("lamp", "{3}"), "nothing has changed")
+	_, err = e.UpdateDerived(testContext(), store.Object{Key: objectKey("lamp"), Data: []byte{}}, 0)
+	require.ErrorIs(t, err, resource.Invalid)
+	f.quiet()
+	changed = noted
 	gone := e.remove("lamp")
 	require.Equal(t, store.Event{Type: store.Deleted, Object: gone, Old: &changed}, f.read())
 }
@@ -93,4 +110,37 @@ func testDerivedReopen(t *testing.T, e *storeEnv) {
 		require.Equal(t, changed, f.read().Object)
 		last = changed.Rev
 	}
+}
+
+// After a restart an object has the data that was stored last, with another revision, of which a watch from before is told. A status that is
+// stored meanwhile stores no data; data that is stored has what was noted before.
+func testDerivedDataReopen(t *testing.T, e *storeEnv) {
+	e.derive()
+	e.create("lamp", "{1}")
+	noted := e.note("lamp", "{2}")
+	reopened := func(want string) {
+		t.Helper()
+		e.restart(Limits{})
+		e.derive()
+		got, err := e.Get(testContext(), noted.Key)
+		require.NoError(t, err)
+		require.Equal(t, want, string(got.Data))
+		require.Greater(t, got.Rev, noted.Rev)
+		f := e.watch(noted.Rev)
+		require.Equal(t, got, f.read().Object)
+		f.quiet()
+	}
+	reopened("{1}")
+	e.note("lamp", "{3}")
+	noted, err := e.Update(testContext(), store.Object{Key: noted.Key, Status: []byte("{stored}")}, 0)
+	require.NoError(t, err)
+	require.Equal(t, "{3}", string(noted.Data))
+	reopened("{1}")
+	e.note("lamp", "{4}")
+	noted = e.update("lamp", "{5}")
+	reopened("{5}")
+	e.note("lamp", "{6}")
+	noted, err = e.Update(testContext(), store.Object{Key: noted.Key, Status: []byte{}}, 0) // has the record of the data written
+	require.NoError(t, err)
+	reopened("{6}")
 }

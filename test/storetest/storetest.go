@@ -65,6 +65,7 @@ func Run(t *testing.T, open Open) {
 		{"stream ends", testStreamEnds},
 		{"derived statuses", testDerived},
 		{"derived statuses after reopen", testDerivedReopen},
+		{"derived data after reopen", testDerivedDataReopen},
 		{"replicas", testReplicas},
 		{"replicas of many nodes", testManyNodes},
 		{"model", testModel},

@@ -70,7 +70,7 @@ func compareTables(mem, disk *table) error {
 	disk.from("", "", func(d *objectVersion) bool {
 		seen++
 		m := mem.get(d.namespace, d.name)
-		if m == nil || m.created != d.created || !bytes.Equal(m.data, d.data) || m.record != d.record || m.statusRecord != d.statusRecord ||
+		if m == nil || m.created != d.created || !m.unstored && !bytes.Equal(m.data, d.data) || m.record != d.record || m.statusRecord != d.statusRecord ||
 			!mem.derives && (m.rev != d.rev || !bytes.Equal(m.status, d.status)) || m.rev < d.rev {
 			errs = append(errs, fmt.Errorf("%s/%s differs between index and records", d.namespace, d.name))
 		}

@@ -204,6 +204,15 @@ func (s *Store) Create(ctx context.Context, o store.Object) (out store.Object, e
 
 // Update replaces an object's records.
 func (s *Store) Update(ctx context.Context, o store.Object, expect uint64) (out store.Object, err error) {
+	return s.update(ctx, o, expect, true)
+}
+
+// UpdateDerived replaces an object's records in memory.
+func (s *Store) UpdateDerived(ctx context.Context, o store.Object, expect uint64) (out store.Object, err error) {
+	return s.update(ctx, o, expect, false)
+}
+
+func (s *Store) update(ctx context.Context, o store.Object, expect uint64, stored bool) (out store.Object, err error) {
 	if err := s.check(o); err != nil {
 		return out, err
 	}
@@ -212,7 +221,7 @@ func (s *Store) Update(ctx context.Context, o store.Object, expect uint64) (out 
 	}
 	var planned store.Object
 	err = s.submit(ctx, objectSize(o), func(b *batch) (err error) {
-		planned, err = b.update(o, expect)
+		planned, err = b.update(o, expect, stored)
 		return err
 	})
 	if err != nil {
@@ -229,22 +238,6 @@ func (s *Store) Delete(ctx context.Context, key store.Key, expect uint64) (out s
 	var planned store.Object
 	err = s.submit(ctx, 0, func(b *batch) (err error) {
 		planned, err = b.delete(key, expect)
-		return err
-	})
-	if err != nil {
-		return store.Object{}, err
-	}
-	return planned, nil
-}
-
-// UpdateDerived replaces an object's status in memory.
-func (s *Store) UpdateDerived(ctx context.Context, o store.Object, expect uint64) (out store.Object, err error) {
-	if err := s.check(o); err != nil {
-		return out, err
-	}
-	var planned store.Object
-	err = s.submit(ctx, len(o.Status), func(b *batch) (err error) {
-		planned, err = b.updateDerived(o, expect)
 		return err
 	})
 	if err != nil {
@@ -437,7 +430,8 @@ func (b *batch) current(key store.Key, expect uint64) (*objectVersion, error) {
 	return old, nil
 }
 
-func (b *batch) update(o store.Object, expect uint64) (store.Object, error) {
+// update replaces an object's records. What is derived is not stored.
+func (b *batch) update(o store.Object, expect uint64, stored bool) (store.Object, error) {
 	old, err := b.current(o.Key, expect)
 	if err != nil {
 		return store.Object{}, err
@@ -461,22 +455,10 @@ func (b *batch) update(o store.Object, expect uint64) (store.Object, error) {
 			e.status, data = nil, true // the data record then holds the revision
 		}
 	}
-	return b.put(o.Key, &e, old, data, status), nil
-}
-
-// updateDerived is update of a status that is not written.
-func (b *batch) updateDerived(o store.Object, expect uint64) (store.Object, error) {
-	old, err := b.current(o.Key, expect)
-	if err != nil {
-		return store.Object{}, err
+	if data {
+		e.unstored = !stored
 	}
-	if was := old.object(o.Kind); bytes.Equal(o.Status, was.Status) {
-		return was, nil
-	}
-	b.next.rev++
-	e := *old
-	e.rev, e.status, e.derived = b.next.rev, bytes.Clone(o.Status), nil
-	return b.put(o.Key, &e, old, false, false), nil
+	return b.put(o.Key, &e, old, data && stored, status && stored), nil
 }
 
 func (b *batch) delete(key store.Key, expect uint64) (store.Object, error) {

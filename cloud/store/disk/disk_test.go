@@ -46,7 +46,7 @@ func TestLogIsBounded(t *testing.T) {
 	_, err := b.create(device("a", "0"))
 	require.NoError(t, err)
 	for i := range 20_000 {
-		_, err := b.update(device("a", fmt.Sprint(i+1)), 0)
+		_, err := b.update(device("a", fmt.Sprint(i+1)), 0, true)
 		require.NoError(t, err)
 		if i%100 == 0 {
 			b.compact(10)

@@ -19,6 +19,7 @@ type objectVersion struct {
 	record          recordID
 	statusRecord    recordID // 0: there is none
 	deleted         bool     // a tombstone, with the last version's bytes
+	unstored        bool     // data is derived, and the record has that of an earlier version
 	data, status    []byte
 	derived         *derivedStatus // of a version that was read from the file; nil: status is the status
 }
