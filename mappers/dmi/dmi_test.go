@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -413,6 +414,31 @@ func TestADeviceThatItsMapperMayHaveRemovedIsToldAnew(t *testing.T) {
 		return again.d.life == 1
 	}, 10*time.Second, 10*time.Millisecond)
 	m.expect(t, "RegisterDevice", "UpdateDevice")
+}
+
+func TestAThousandDevicesOfAModelAreToldAtOnce(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "knx.sock")
+	m := startMapper(t, path)
+	p := newPeer(registrationAt(path), false)
+	t.Cleanup(p.close)
+	form := formAs(t, "boiler")
+	var told sync.WaitGroup
+	for n := range 1000 {
+		s := openedAs(t, p, fmt.Sprintf("boiler-%03d", n), form).(*session)
+		told.Go(func() { _ = s.Ping(t.Context()) })
+	}
+	calls := map[string]int{}
+	for range 1001 {
+		select {
+		case call := <-m.calls:
+			calls[call]++
+		case <-time.After(30 * time.Second):
+			t.Fatalf("only %v", calls)
+		}
+	}
+	told.Wait()
+	require.Equal(t, map[string]int{"CreateDeviceModel": 1, "RegisterDevice": 1000}, calls)
+	m.expect(t)
 }
 
 func TestAReportIsOfTheDeviceThatIsOpen(t *testing.T) {

@@ -36,9 +36,10 @@ type peer struct {
 	mu       sync.Mutex
 	reg      registration
 	conn     *grpc.ClientConn
-	life     int  // counts the registrations: what was told before one is forgotten
-	doubtful bool // in this life it may know devices already
-	models   map[string]string
+	life     int                      // counts the registrations: what was told before one is forgotten
+	doubtful bool                     // in this life it may know devices already
+	models   map[string]string        // that it was told in this life, by name
+	turns    map[string]chan struct{} // by model: has something in it while the mapper is told the model
 	devices  map[string]*device
 	tried    time.Time // when it was last looked whether it listens
 	wrong    error     // what was found
@@ -48,8 +49,9 @@ type peer struct {
 // newPeer makes a peer. One that is doubtful may know devices that it was not told in this life.
 func newPeer(r registration, doubtful bool) *peer {
 	return &peer{
-		protocol: r.Protocol, contract: r.Contract, reg: r, life: 1, doubtful: doubtful, models: map[string]string{}, devices: map[string]*device{},
-		stop: func() {},
+		protocol: r.Protocol, contract: r.Contract, reg: r, life: 1, doubtful: doubtful, models: map[string]string{}, turns: map[string]chan struct{}{},
+		devices: map[string]*device{},
+		stop:    func() {},
 	}
 }
 
@@ -191,6 +193,18 @@ func (p *peer) tellModel(ctx context.Context, form string) error {
 	name, model, err := modelMessage(p.contract, form)
 	if err != nil {
 		return err
+	}
+	p.mu.Lock()
+	if p.turns[name] == nil {
+		p.turns[name] = make(chan struct{}, 1)
+	}
+	turn := p.turns[name]
+	p.mu.Unlock()
+	select { // a thousand devices of a model tell it once
+	case turn <- struct{}{}:
+		defer func() { <-turn }()
+	case <-ctx.Done():
+		return ctx.Err()
 	}
 	p.mu.Lock()
 	life, known := p.life, p.models[name]
