@@ -83,7 +83,7 @@ func (u *linkStatus) watch(o client.Options) client.Options {
 		message(m)
 	}
 	if o.TLS != nil {
-		u.state.ownExpires = certificateExpiry(o.TLS)
+		u.note(func(l *linkState) { l.ownExpires = certificateExpiry(o.TLS) })
 		o.TLS = o.TLS.Clone()
 		o.TLS.VerifyConnection = func(s tls.ConnectionState) error {
 			u.note(func(l *linkState) {

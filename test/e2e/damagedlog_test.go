@@ -35,7 +35,7 @@ func TestADataDirectoryThatIsGoneIsTold(t *testing.T) {
 			return err
 		},
 		"log removed": func(dir string) error {
-			logs, err := filepath.Glob(filepath.Join(dir, "broker", "*.log"))
+			logs, err := filepath.Glob(filepath.Join(dir, map[string]string{"core": "broker", "hub": "log"}[filepath.Base(dir)], "*.log"))
 			if err == nil {
 				err = os.Remove(logs[0])
 			}
