@@ -36,7 +36,7 @@ func (s *Store) compare() error {
 		}
 	}
 	if !maps.EqualFunc(s.nodes, onDisk.nodes, func(a, b *nodeRecords) bool {
-		return a.record == b.record && bytes.Equal(a.meta, b.meta) && maps.Equal(a.items, b.items)
+		return a.record == b.record && bytes.Equal(a.meta, b.meta) && slices.Equal(a.items, b.items)
 	}) {
 		errs = append(errs, errors.New("what is known of the nodes' records differs from what is there"))
 	}

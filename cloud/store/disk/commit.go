@@ -4,6 +4,7 @@ package disk
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"maps"
 	"runtime"
@@ -331,12 +332,14 @@ func (b *batch) freed() (ids []recordID) {
 	return ids
 }
 
-// journalChanges are the changes of the batch for the journal.
+// journalChanges are the changes of the batch for the journal, in the order of records: what is made together is read together then, and
+// without being sorted when the store is opened.
 func (b *batch) journalChanges() []journal.RecordChange {
 	changes := make([]journal.RecordChange, 0, len(b.records))
 	for id, value := range b.records {
 		changes = append(changes, journal.RecordChange{ID: journalID(id), Value: value})
 	}
+	slices.SortFunc(changes, func(a, b journal.RecordChange) int { return cmp.Compare(a.ID, b.ID) })
 	return changes
 }
 

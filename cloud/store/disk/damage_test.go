@@ -116,6 +116,7 @@ func TestRecordsThatDoNotFitAreRefused(t *testing.T) {
 		"Device /lamp is there twice":                                          {9: lamp.encodeObject("Device")},
 		"k was reported by no node":                                            {9: encodeReported(5, item)},
 		"node n1 reported k twice":                                             {10: encodeNode("n1", nil), 11: encodeReported(10, item), 12: encodeReported(10, item)},
+		"of node n1, which has another one":                                    {10: encodeNode("n1", nil), 11: encodeNode("n1", nil)},
 		"record 72057594037927945: of the unknown kind 77":                     {9: {77}},
 		"record 72057594037927937: a record that can't be read":                {1: {recordState, formatVersion, 0, 0}},
 		"is of another version of this program: its format is 5, this program": {1: {recordState, formatVersion + 1}},

@@ -159,7 +159,8 @@ func (s *Store) load() error {
 	}
 	s.identity, s.opened = l.state.identity, l.state.rev
 	s.committerState = committerState{reserved: l.state.rev, ids: l.ids, lastDeletes: l.lastDeletes, nodes: l.nodes, reported: l.reported}
-	s.snap.Store(&l.snap)
+	snap := l.snap // by itself: a pointer into l would keep all that was read in memory, until there is another snapshot
+	s.snap.Store(&snap)
 	return nil
 }
 

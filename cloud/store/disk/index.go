@@ -24,7 +24,8 @@ type objectVersion struct {
 	derived         *derivedStatus // of a version that was read from the file; nil: status is the status
 }
 
-// derivedStatus is a status that is derived when it is read first.
+// derivedStatus is a status that is derived when it is read first. It is kept as long as the version: derived a second time it could be another one
+// of the same revision, and a write of what has changed would find it there already, and tell nobody.
 type derivedStatus struct {
 	of     func(store.Object) []byte
 	once   sync.Once

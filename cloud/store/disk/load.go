@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/edgebus/edgebus/broker/journal"
 	"github.com/edgebus/edgebus/cloud/store"
@@ -64,8 +65,8 @@ type recordLoader struct {
 	loadedRecords
 	objects  map[recordID]loadedObject
 	statuses []loadedStatus
-	names    map[recordID]string // of nodes
-	items    []loadedItem
+	names    map[recordID]string       // of nodes
+	items    map[recordID]*loadedItems // by the record of the node
 	used     []recordID
 }
 
@@ -75,7 +76,7 @@ func newRecordLoader() *recordLoader {
 			snap:        snapshot{tables: make(map[string]*table)},
 			lastDeletes: make(map[string]recordID), nodes: make(nodeTable), reported: make(map[string][]store.ReplicaItem),
 		},
-		objects: make(map[recordID]loadedObject), names: make(map[recordID]string),
+		objects: make(map[recordID]loadedObject), names: make(map[recordID]string), items: make(map[recordID]*loadedItems),
 	}
 }
 
@@ -90,9 +91,15 @@ type loadedStatus struct {
 	status     []byte
 }
 
-type loadedItem struct {
-	of, record recordID
-	item       store.ReplicaItem
+// loadedItems are what a node reported.
+type loadedItems struct {
+	items   []store.ReplicaItem
+	records itemTable // of the same items
+}
+
+func (n *loadedItems) add(record recordID, item store.ReplicaItem) {
+	n.items = append(n.items, item)
+	n.records = append(n.records, tableItem{keyOf(item.Key), record})
 }
 
 func (l *recordLoader) record(id recordID, value []byte) error {
@@ -119,11 +126,18 @@ func (l *recordLoader) record(id recordID, value []byte) error {
 		l.statuses = append(l.statuses, s)
 	case recordNode:
 		name := r.text()
-		l.names[id], l.nodes[name] = name, &nodeRecords{record: id, meta: bytes.Clone(r.rest), items: make(map[itemKey]recordID)}
+		if l.nodes[name] != nil {
+			return fmt.Errorf("of node %s, which has another one", name)
+		}
+		l.names[id], l.nodes[name] = name, &nodeRecords{record: id, meta: bytes.Clone(r.rest)}
 	case recordReported:
-		i := loadedItem{record: id, of: r.id()}
-		i.item.Key, i.item.Value = r.text(), bytes.Clone(r.rest)
-		l.items = append(l.items, i)
+		of := r.id()
+		n := l.items[of]
+		if n == nil {
+			n = new(loadedItems)
+			l.items[of] = n
+		}
+		n.add(id, store.ReplicaItem{Key: r.text(), Value: bytes.Clone(r.rest)})
 	default:
 		return fmt.Errorf("of the unknown kind %d", kind)
 	}
@@ -165,24 +179,31 @@ func (l *recordLoader) join() error {
 			return fmt.Errorf("%s %w", kind, err)
 		}
 	}
-	for _, i := range l.items {
-		name, ok := l.names[i.of]
-		if !ok {
-			return fmt.Errorf("%s was reported by no node", i.item.Key)
-		}
-		n := l.nodes[name]
-		if n.items[keyOf(i.item.Key)] != 0 {
-			return fmt.Errorf("node %s reported %s twice", name, i.item.Key)
-		}
-		n.items[keyOf(i.item.Key)] = i.record
-		l.reported[name] = append(l.reported[name], i.item)
-	}
-	for _, items := range l.reported {
-		slices.SortFunc(items, func(a, b store.ReplicaItem) int { return cmp.Compare(a.Key, b.Key) })
-	}
 	l.ids.free = freeIDs(l.used)
+	return l.joinItems()
+}
+
+// joinItems gives the nodes what they reported.
+func (l *recordLoader) joinItems() error {
+	for of, n := range l.items {
+		name, ok := l.names[of]
+		if !ok {
+			return fmt.Errorf("%s was reported by no node", n.items[0].Key)
+		}
+		slices.SortFunc(n.items, compareKeys)
+		for i := 1; i < len(n.items); i++ {
+			if key := n.items[i].Key; key == n.items[i-1].Key {
+				return fmt.Errorf("node %s reported %s twice", name, key)
+			}
+		}
+		records := slices.Clone(n.records) // without room to grow, which most never need
+		slices.SortFunc(records, compareItems)
+		l.nodes[name].items, l.reported[name] = records, n.items
+	}
 	return nil
 }
+
+func compareKeys(a, b store.ReplicaItem) int { return strings.Compare(a.Key, b.Key) }
 
 // build makes the index of a kind of the versions in its log, which it brings into the order of revisions.
 func (t *table) build() error {

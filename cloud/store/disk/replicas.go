@@ -3,8 +3,9 @@
 package disk
 
 import (
-	"cmp"
+	"bytes"
 	"context"
+	"encoding/binary"
 	"errors"
 	"hash/maphash"
 	"iter"
@@ -22,17 +23,68 @@ type nodeTable map[string]*nodeRecords
 type nodeRecords struct {
 	record recordID
 	meta   []byte
-	items  map[itemKey]recordID
+	items  itemTable
 }
 
 // itemKey stands for a key that a node reported: the keys themselves are on disk, and twice as long. A node that knew how could give two of its
-// keys the same hash, but not without the seeds, which each process draws anew.
-type itemKey [2]uint64
+// keys the same hash, but not without the seeds, which each process draws anew. As bytes it needs no padding beside a record's number.
+type itemKey [16]byte
 
 var itemSeeds = [2]maphash.Seed{maphash.MakeSeed(), maphash.MakeSeed()}
 
-func keyOf(key string) itemKey {
-	return itemKey{maphash.String(itemSeeds[0], key), maphash.String(itemSeeds[1], key)}
+func keyOf(key string) (k itemKey) {
+	binary.NativeEndian.PutUint64(k[:8], maphash.String(itemSeeds[0], key))
+	binary.NativeEndian.PutUint64(k[8:], maphash.String(itemSeeds[1], key))
+	return k
+}
+
+// itemTable has the records of a node's keys, in the order of the hashes: a map takes two and a half times the memory.
+type itemTable []tableItem
+
+type tableItem struct {
+	key    itemKey
+	record recordID
+}
+
+func compareItems(a, b tableItem) int { return bytes.Compare(a.key[:], b.key[:]) }
+
+func (t itemTable) find(key itemKey) (int, bool) {
+	return slices.BinarySearchFunc(t, tableItem{key: key}, compareItems)
+}
+
+// get is the record of a key; 0: there is none.
+func (t itemTable) get(key itemKey) recordID {
+	if i, ok := t.find(key); ok {
+		return t[i].record
+	}
+	return 0
+}
+
+// apply puts records into the table, and takes out the keys that have 0. The time for many keys grows with the table, not with the
+// table for each of them.
+func (t itemTable) apply(edits map[itemKey]recordID) itemTable {
+	var added []tableItem
+	removed := false
+	for key, record := range edits {
+		if i, ok := t.find(key); ok {
+			t[i].record = record
+			removed = removed || record == 0
+		} else if record != 0 {
+			added = append(added, tableItem{key, record})
+		}
+	}
+	if removed {
+		t = slices.DeleteFunc(t, func(item tableItem) bool { return item.record == 0 })
+	}
+	slices.SortFunc(added, compareItems)
+	end := len(t) // of those that are still to be moved, the last ones first
+	t = slices.Grow(t, len(added))[:end+len(added)]
+	for i, item := range slices.Backward(added) {
+		at, _ := t[:end].find(item.key)
+		copy(t[at+i+1:], t[at:end])
+		t[at+i], end = item, at
+	}
+	return t
 }
 
 // Commit makes changes of several nodes' replicas durable, together with
@@ -88,7 +140,7 @@ func (n *nodeEdit) item(key itemKey) recordID {
 	if id, ok := n.items[key]; ok || n.reset || n.old == nil {
 		return id
 	}
-	return n.old.items[key]
+	return n.old.items.get(key)
 }
 
 // node is the plan for a node.
@@ -145,9 +197,9 @@ func (b *batch) changeNode(c store.NodeChange) {
 // emptyNode plans that all items of a node are removed.
 func (b *batch) emptyNode(n *nodeEdit) {
 	if n.old != nil && !n.reset {
-		for key, id := range n.old.items {
-			if _, edited := n.items[key]; !edited {
-				b.remove(id)
+		for _, item := range n.old.items {
+			if _, edited := n.items[item.key]; !edited {
+				b.remove(item.record)
 			}
 		}
 	}
@@ -170,17 +222,11 @@ func (s *Store) applyNodes(edits map[string]*nodeEdit) {
 		}
 		now := n.old
 		if now == nil || n.reset {
-			now = &nodeRecords{items: make(map[itemKey]recordID, len(n.items))}
+			now = new(nodeRecords)
 			s.nodes[strings.Clone(name)] = now
 		}
 		now.record, now.meta = n.record, n.meta
-		for key, id := range n.items {
-			if id == 0 {
-				delete(now.items, key)
-			} else {
-				now.items[key] = id
-			}
-		}
+		now.items = now.items.apply(n.items)
 	}
 }
 
@@ -223,7 +269,11 @@ func (s *Store) replica(node string) (r store.Replica, err error) {
 		r.Items = items
 		return r, nil
 	}
-	records := slices.Sorted(maps.Values(n.items))
+	records := make([]recordID, len(n.items))
+	for i, item := range n.items {
+		records[i] = item.record
+	}
+	slices.Sort(records)
 	r.Items = make([]store.ReplicaItem, len(records))
 	err = s.journal.Read(journalIDs(records), func(i int, value []byte) error {
 		rr := &recordReader{rest: value}
@@ -233,7 +283,7 @@ func (s *Store) replica(node string) (r store.Replica, err error) {
 		r.Items[i] = store.ReplicaItem{Key: rr.text(), Value: slices.Clone(rr.rest)}
 		return rr.err
 	})
-	slices.SortFunc(r.Items, func(a, b store.ReplicaItem) int { return cmp.Compare(a.Key, b.Key) })
+	slices.SortFunc(r.Items, compareKeys)
 	return r, err
 }
 
