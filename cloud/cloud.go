@@ -133,7 +133,7 @@ func Run(ctx context.Context, o Options) (err error) {
 	}
 	twins, err := twin.New(ctx, twin.Options{
 		Options: tree.Options{
-			Publish: func(m broker.Message) { watched.Follow(m); publish(m) }, Pass: func(m broker.Message, done func(error)) { br.Pass(m, done) },
+			Publish: func(m broker.Message) { watched.Follow(m); publish(m) }, Pass: func(m broker.Message, done func(error)) { watched.Follow(m); br.Pass(m, done) },
 			Kept:   func(topic string) bool { return br.HasDurableSubscriber(topic) },
 			Wanted: func(topic string) bool { return watched.Wants(topic) || br.HasSubscriber(topic) },
 			Quota:  link.Quota{Keys: cfg.Limits.Node.Keys, Bytes: int(cfg.Limits.Node.Bytes)}, Log: log, Traces: traces,

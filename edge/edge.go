@@ -91,7 +91,7 @@ func Run(ctx context.Context, o Options) (err error) {
 	tw, err := twin.New(twin.Options{
 		Options: tree.Options{
 			Publish: func(m broker.Message) { watched.Follow(m); br.Publish(m) },
-			Pass:    func(m broker.Message, done func(error)) { br.Pass(m, done) },
+			Pass:    func(m broker.Message, done func(error)) { watched.Follow(m); br.Pass(m, done) }, // also what a durable session gets
 			Kept:    func(topic string) bool { return br.HasDurableSubscriber(topic) },
 			Wanted:  func(topic string) bool { return watched.Wants(topic) || br.HasSubscriber(topic) },
 			Quota:   link.Quota{Keys: cfg.Limits.Node.Keys, Bytes: int(cfg.Limits.Node.Bytes)},
