@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A list as long as a body may have is gone through once, not once for each of its elements, which would take minutes here.
+// A list as long as a body may have is gone through once, not once for each of its elements, which would take hours here.
 func TestLongListsAreGoneThroughOnce(t *testing.T) {
 	const long = 100_000
 	list := func(last string) []any {
@@ -24,7 +24,7 @@ func TestLongListsAreGoneThroughOnce(t *testing.T) {
 	began := time.Now()
 	found := findDifferences("/spec", list("a"), list("b"))
 	require.Equal(t, []formDifference{{At: "/spec/name=p99999/value", Was: "a", Is: "b"}}, found)
-	require.Less(t, time.Since(began), 20*time.Second, "a safety net")
+	require.Less(t, time.Since(began), 2*time.Minute, "a safety net")
 
 	each := list("a")
 	for _, element := range each {
