@@ -10,9 +10,11 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
+	"net/url"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -131,8 +133,17 @@ func (p *Pusher) put(key, address string, j pushJob) {
 // drop counts a lost value, and logs the first, the second, the fourth, the eighth and so on.
 func (p *Pusher) drop(address, why string) {
 	if n := p.lost.Add(1); n&(n-1) == 0 {
-		p.log.Warn().Str("to", address).Str("why", why).Int64("lost", n).Msg("a reported value was not pushed")
+		p.log.Warn().Str("to", hostOf(address)).Str("why", why).Int64("lost", n).Msg("a reported value was not pushed")
 	}
+}
+
+// hostOf is what a log says of a target: its path or query may have a token.
+func hostOf(address string) string {
+	u, err := url.Parse(address)
+	if err != nil || u.Host == "" {
+		return "a target that is no URL"
+	}
+	return u.Scheme + "://" + u.Host
 }
 
 // serve sends the values for one target, one after the other.
@@ -148,6 +159,9 @@ func (p *Pusher) serve(ctx context.Context, key string, t *pushTarget, mqtt bool
 		select {
 		case j := <-t.queue:
 			if err := send(ctx, j); err != nil {
+				if u := (*url.Error)(nil); errors.As(err, &u) {
+					err = u.Err // without the URL
+				}
 				p.drop(t.address, err.Error())
 			}
 			p.size.Add(-int64(len(j.payload)))

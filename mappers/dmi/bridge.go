@@ -35,11 +35,12 @@ type bridge struct {
 	log     zerolog.Logger
 	began   time.Time
 
-	mu      sync.Mutex
-	peers   map[string]*peer // by protocol
-	removed map[string]time.Time
-	runCx   context.Context // ends when the bridge does
-	work    sync.WaitGroup
+	mu       sync.Mutex
+	peers    map[string]*peer // by protocol
+	removed  map[string]time.Time
+	removing int             // devices
+	runCx    context.Context // ends when the bridge does
+	work     sync.WaitGroup
 }
 
 func newBridge(dir string, o mappers.Options) (*bridge, error) {
@@ -209,22 +210,30 @@ func (b *bridge) take(r report) error {
 		return nil
 	}
 	now := time.Now()
-	if now.Sub(b.began) > settleTime && now.Sub(b.removed[r.device]) > settleTime && b.runCx != nil {
-		if len(b.removed) > 10_000 {
-			clear(b.removed)
-		}
-		b.removed[r.device] = now
-		for _, p := range b.peers {
-			ctx := b.runCx
-			b.work.Go(func() {
-				if err := p.remove(ctx, r.device, r.namespace); err != nil {
-					b.log.Debug().Err(err).Str("device", r.device).Msg("a device that is no more is not removed from its mapper yet")
-				}
-			})
-		}
+	if now.Sub(b.began) <= settleTime || now.Sub(b.removed[r.device]) <= settleTime || b.runCx == nil || b.removing >= mostRemovals {
+		return errUnknownDevice
 	}
+	if len(b.removed) > 10_000 {
+		clear(b.removed)
+	}
+	b.removed[r.device] = now
+	b.removing++
+	ctx, peers := b.runCx, b.sorted()
+	b.work.Go(func() {
+		for _, p := range peers {
+			if err := p.remove(ctx, r.device, r.namespace); err != nil {
+				b.log.Debug().Err(err).Str("device", r.device).Msg("a device that is no more is not removed from its mapper yet")
+			}
+		}
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		b.removing--
+	})
 	return errUnknownDevice
 }
+
+// mostRemovals is how many devices are being removed from mappers at a time; what is reported of others is refused until then, and removed later.
+const mostRemovals = 16
 
 // settleTime is how long after its start the bridge may not know all devices yet.
 const settleTime = time.Minute

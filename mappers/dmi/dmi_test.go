@@ -570,6 +570,28 @@ func TestAProtocolMakesANameOfItsOwn(t *testing.T) {
 	}
 }
 
+// A mapper that reports devices that nobody knows, each under another name, gets errors, and makes no more calls than a few at a time.
+func TestReportsOfUnknownDevicesAreBounded(t *testing.T) {
+	b, err := newBridge(t.TempDir(), mappers.Options{Name: "dmi", Log: zerolog.Nop()})
+	require.NoError(t, err)
+	l, err := net.Listen("unix", filepath.Join(t.TempDir(), "deaf.sock")) // accepts, and answers nothing
+	require.NoError(t, err)
+	defer l.Close()
+	ctx, stop := context.WithCancel(t.Context())
+	p := newPeer(registrationAt(l.Addr().String()), false)
+	b.peers["knx"], b.runCx, b.began = p, ctx, time.Now().Add(-2*settleTime)
+	for i := range 1000 {
+		require.ErrorIs(t, b.take(report{device: fmt.Sprint("d", i), values: map[string]string{"v": "1"}}), errUnknownDevice)
+	}
+	b.mu.Lock()
+	require.Equal(t, mostRemovals, b.removing)
+	require.Len(t, b.removed, mostRemovals)
+	b.mu.Unlock()
+	stop()
+	b.work.Wait()
+	p.close()
+}
+
 func FuzzReports(f *testing.F) {
 	f.Add([]byte{0x0a, 1, 'd', 0x12, 0})
 	f.Fuzz(func(_ *testing.T, in []byte) {
