@@ -260,8 +260,12 @@ func parseExpression(text string) (e expression, err error) {
 	p.scan.Mode = scanner.ScanIdents | scanner.ScanFloats | scanner.ScanInts | scanner.ScanStrings
 	p.scan.Error = func(*scanner.Scanner, string) {}
 	defer func() {
-		if failed, ok := recover().(parseError); ok {
+		switch failed := recover().(type) {
+		case nil:
+		case parseError:
 			err = fmt.Errorf("%s, at %q of %q", string(failed), p.token, text)
+		default: // a mistake of this package, which must not pass for an empty expression
+			panic(failed)
 		}
 	}()
 	p.next()

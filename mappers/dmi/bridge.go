@@ -60,14 +60,9 @@ func newBridge(dir string, o mappers.Options) (*bridge, error) {
 		return nil, fmt.Errorf("%s: %w; without the file mappers are known again when they are started anew", filepath.Join(dir, registrationsFile), err)
 	}
 	for _, r := range list {
-		b.peers[keyOf(r.Protocol)] = newPeer(r, true)
+		b.peers[resource.ProtocolKey(r.Protocol)] = newPeer(r, true)
 	}
 	return b, nil
-}
-
-// keyOf is a protocol's name, whose case and separators don't matter.
-func keyOf(protocol string) string {
-	return strings.ToLower(strings.NewReplacer("-", "", "_", "", " ", "").Replace(protocol))
 }
 
 // run starts a mapper of the SDK for each mapper that has registered, and returns when all have ended.
@@ -131,7 +126,7 @@ func (b *bridge) register(r registration, withData bool) ([]byte, error) {
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	key := keyOf(r.Protocol)
+	key := resource.ProtocolKey(r.Protocol)
 	for other, p := range b.peers {
 		if other != key && nameOf(p.protocol) == name {
 			return nil, status.Errorf(codes.AlreadyExists, "mapper.protocol: %q is too like %q, which has registered", r.Protocol, p.protocol)

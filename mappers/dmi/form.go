@@ -166,8 +166,7 @@ func (f form) completeV1alpha1(spec map[string]any, desired map[string]string) {
 			"propertyName": name, "desired": wanted, "reported": map[string]any{"value": "", "metadata": wanted["metadata"]},
 		})
 	}
-	objectIn(spec, "protocol")
-	objectIn(spec["protocol"].(map[string]any), "common")
+	objectIn(objectIn(spec, "protocol"), "common")
 	f.Device["status"] = map[string]any{"twins": twins}
 }
 

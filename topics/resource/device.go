@@ -349,9 +349,10 @@ func ParseProtocols(payload []byte) ([]string, error) {
 }
 
 // SameProtocol reports whether two names mean the same protocol, such as Modbus-TCP and modbustcp.
-func SameProtocol(a, b string) bool { return plainProtocol(a) == plainProtocol(b) }
+func SameProtocol(a, b string) bool { return ProtocolKey(a) == ProtocolKey(b) }
 
-func plainProtocol(protocol string) string {
+// ProtocolKey is the same text for names of the same protocol: case, hyphens, underscores and spaces don't matter.
+func ProtocolKey(protocol string) string {
 	return strings.ToLower(strings.NewReplacer("-", "", "_", "", " ", "").Replace(protocol))
 }
 
