@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package sparkplug reads and writes payloads of Sparkplug B, which are protocol buffers (org.eclipse.tahu.protobuf.Payload), as far as
-// a host needs them: metrics with their names, aliases, types and values as text. It knows no broker and keeps nothing.
+// a host and an edge node need them: metrics with their names, aliases, types, properties and values as text. It knows no broker and keeps
+// nothing.
 //
-// Data sets, templates, properties and metadata of metrics are skipped.
+// Data sets, templates and metadata of metrics are skipped, as are properties that are sets of properties themselves.
 package sparkplug
 
 import (
@@ -35,6 +36,8 @@ type Metric struct {
 	field  uint64 // which member has the value, by its number in the message; 0: none
 	number uint64 // the bits of a number
 	bytes  []byte // a text, or bytes
+
+	properties []byte // the set as it is on the wire: most readers don't want it
 }
 
 // The kinds of fields on the wire.
@@ -84,6 +87,8 @@ func parseMetric(b []byte) (m Metric, err error) {
 			m.Historical = number != 0
 		case 7:
 			m.Null = number != 0
+		case fieldProperties:
+			m.properties = bytes
 		case fieldInt, fieldLong, fieldFloat, fieldDouble, fieldBoolean, fieldString, fieldBytes, fieldDataSet, fieldTemplate:
 			m.field, m.number, m.bytes = field, number, bytes
 		}
@@ -165,6 +170,9 @@ func (m Metric) append(b []byte) []byte {
 	}
 	if m.Null {
 		b = appendNumber(b, 7, 1)
+	}
+	if len(m.properties) > 0 {
+		b = appendBytes(b, fieldProperties, m.properties)
 	}
 	switch m.field {
 	case fieldInt, fieldLong, fieldBoolean:

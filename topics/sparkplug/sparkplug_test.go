@@ -113,6 +113,34 @@ func TestArraysAreJSON(t *testing.T) {
 	}
 }
 
+func TestPropertiesAreWrittenAndRead(t *testing.T) {
+	m, err := Value(TypeFloat, "21.5")
+	require.NoError(t, err)
+	m.Name = "x"
+	list := []Property{QualityProperty(QualityStale), TextProperty(KeyUnit, "°C"), NumberProperty(KeyLow, -40.5)}
+	m.SetProperties(list)
+	p, err := Parse(Payload{Seq: 1, Metrics: []Metric{m}}.Append(nil))
+	require.NoError(t, err)
+	read := p.Metrics[0]
+	require.EqualValues(t, QualityStale, read.Quality())
+	said, err := read.Properties()
+	require.NoError(t, err)
+	require.Len(t, said, 3)
+	for i, want := range []string{"500", "°C", "-40.5"} {
+		text, err := said[i].Text()
+		require.NoError(t, err)
+		require.Equal(t, want, text)
+		require.Equal(t, list[i].Key, said[i].Key)
+	}
+	require.EqualValues(t, QualityGood, Metric{}.Quality())
+	for _, set := range [][]byte{{0x0a, 1, 'a'}, {0x12, 0}, appendProperties(nil, make([]Property, MaxProperties+1))} { // a key or a value too few, too many
+		p, err = Parse(appendBytes(nil, 2, appendBytes(nil, fieldProperties, set)))
+		require.NoError(t, err, "whoever wants the value alone gets it")
+		_, err = p.Metrics[0].Properties()
+		require.ErrorContains(t, err, "propert")
+	}
+}
+
 func TestWhatIsNoValueSaysSo(t *testing.T) {
 	for field, want := range map[uint64]string{fieldDataSet: "data set", fieldTemplate: "template", 0: "no value"} {
 		_, err := Metric{field: field}.Text(TypeUnspecified)
@@ -126,6 +154,7 @@ func TestWhatIsNoValueSaysSo(t *testing.T) {
 func FuzzParse(f *testing.F) {
 	m, _ := Value(TypeDouble, "4.5")
 	m.Name, m.Alias, m.HasAlias = "Level", 7, true
+	m.SetProperties([]Property{QualityProperty(QualityBad), TextProperty(KeyUnit, "m")})
 	f.Add(Payload{Timestamp: 1, Seq: 3, Metrics: []Metric{m}}.Append(nil))
 	f.Add([]byte{0x12, 0xff, 0xff, 0xff, 0xff, 0x0f})
 	f.Add([]byte{0x0b})
@@ -137,6 +166,10 @@ func FuzzParse(f *testing.F) {
 		for _, m := range p.Metrics {
 			for typ := TypeUnspecified; typ <= typeDateTimeArray; typ++ {
 				_, _ = m.Text(typ)
+			}
+			list, _ := m.Properties()
+			for _, property := range list {
+				_, _ = property.Text()
 			}
 		}
 		again, err := Parse(p.Append(nil))

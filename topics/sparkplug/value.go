@@ -206,7 +206,7 @@ func booleansText(b []byte) (string, error) {
 	return string(text), err
 }
 
-// Value is a metric with a value of a type, for a command.
+// Value is a metric with a value of a type.
 func Value(t DataType, text string) (m Metric, err error) {
 	m.Type = t
 	switch {
