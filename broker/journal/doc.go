@@ -9,5 +9,5 @@
 // It is a log in segments (package wal) and an index in memory. journal.go has groups of commits, each of which is one frame of the log, and
 // compaction: when most of the log is dead, the live records of the oldest segment are copied to the
 // end, and the segment is removed. So disk space and the time to start are bounded by what is live. load.go has the format,
-// and reading.
+// and reading. apply.go makes a journal a copy of another one.
 package journal

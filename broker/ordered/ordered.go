@@ -27,17 +27,22 @@ type LogID uint64
 
 // Log is the log. Package test/orderedtest has the tests that each engine must pass.
 type Log interface {
+	Reader
 	// Append appends frames if the log ends after that position, and returns the position of the last of them: then all are there, for good.
 	// A MovedError: others have appended, and none is there. ErrUnknown: nobody knows. With any other error none is there.
 	Append(ctx context.Context, after Position, frames ...[]byte) (Position, error)
+	// Trim gives up frames before a position, as many as the engine can easily remove.
+	Trim(before Position) error
+}
+
+// Reader is what of a log is there for who only reads it.
+type Reader interface {
 	// Read hands over the frames after a position, each valid until the next, and waits for more until ctx ends. ErrGone: the first of
 	// them are trimmed; ErrBack: the log ends before that position.
 	Read(ctx context.Context, after Position) iter.Seq2[Frame, error]
 	// Bounds are a position from which the log can be read, the first of all, and that of the last frame. Only Append decides: others
 	// may have appended since.
 	Bounds(ctx context.Context) (floor, end Position, err error)
-	// Trim gives up frames before a position, as many as the engine can easily remove.
-	Trim(before Position) error
 	// ID changes when the log is made anew.
 	ID() LogID
 }

@@ -147,12 +147,11 @@ func (o *OrderedLog) Bounds(ctx context.Context) (floor, end ordered.Position, e
 }
 
 func (o *OrderedLog) floor() ordered.Position {
-	oldest, _ := o.log.Segments()
-	s, _ := o.log.segments.find(oldest)
+	s := o.log.segments.first()
 	if s.before == 0 {
 		return 0
 	}
-	return orderedAt(Position{oldest - 1, s.before})
+	return orderedAt(Position{s.number - 1, s.before})
 }
 
 // Trim removes the segments before the one that a frame is in. The header of a new one says that they are not needed.

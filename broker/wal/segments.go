@@ -21,7 +21,7 @@ type segmentList struct {
 	list    []segmentFile // oldest first; the last is written to
 	base    uint64        // the oldest segment that is needed
 	pins    int           // snapshots that are held
-	retired []uint64      // retired segments that a snapshot still needs
+	retired []segmentFile // retired segments that a snapshot still needs
 
 	size  atomic.Int64
 	count atomic.Int64
@@ -58,7 +58,7 @@ func (s *segmentList) retire(number uint64, remove func(uint64) error) error {
 	for len(s.list) > 1 && s.list[0].number < s.base {
 		f := s.list[0]
 		if s.pins > 0 {
-			s.retired = append(s.retired, f.number)
+			s.retired = append(s.retired, f)
 		} else if err := remove(f.number); err != nil && !os.IsNotExist(err) {
 			return err
 		}
@@ -89,8 +89,8 @@ func (s *segmentList) unpin(remove func(uint64) error) (err error) {
 	if s.pins--; s.pins > 0 {
 		return nil
 	}
-	for _, number := range s.retired {
-		if failed := remove(number); failed != nil {
+	for _, f := range s.retired {
+		if failed := remove(f.number); failed != nil {
 			err = failed
 		}
 	}
@@ -137,12 +137,27 @@ func (s *segmentList) check(fn func(number uint64) error) error {
 func (s *segmentList) find(number uint64) (f segmentFile, ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for _, f := range s.list {
-		if f.number == number {
-			return f, true
+	for _, list := range [][]segmentFile{s.list, s.retired} {
+		for _, f := range list {
+			if f.number == number {
+				return f, true
+			}
 		}
 	}
 	return f, false
+}
+
+// first is the oldest segment that can be read.
+func (s *segmentList) first() (f segmentFile) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case len(s.retired) > 0:
+		return s.retired[0]
+	case len(s.list) > 0:
+		return s.list[0]
+	}
+	return f
 }
 
 // gap is the first segment that is needed and missing; 0: none is.

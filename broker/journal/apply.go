@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package journal
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+
+	"github.com/edgebus/edgebus/broker/ordered"
+)
+
+// Origin is where in another log a journal is that copies it. It is a record of the journal, which is in one frame with what was applied up to
+// there: after a kill the copy goes on exactly behind what it has.
+type Origin struct {
+	Log ordered.LogID
+	At  ordered.Position // of the last frame that was applied
+	// Whole is where the other log ended when the copy was begun. Up to there it has a part of what lives: records of segments that were
+	// retired before it began are copied behind them.
+	Whole ordered.Position
+	Hash  []byte // of that frame, in a log that chains frames; may be nil
+}
+
+// IsWhole reports whether the copy has all that lives in the other log at its position.
+func (o Origin) IsWhole() bool { return o.At >= o.Whole }
+
+const (
+	// ownTable is the number of the table that belongs to the journal itself.
+	ownTable     = 0xff
+	originRecord = ownTable << TableShift
+	originSize   = 3 * 8 // before the hash
+)
+
+// Change stores the origin with other changes of one commit.
+func (o Origin) Change() RecordChange {
+	b := make([]byte, 0, originSize+len(o.Hash))
+	for _, n := range []uint64{uint64(o.Log), uint64(o.At), uint64(o.Whole)} {
+		b = binary.LittleEndian.AppendUint64(b, n)
+	}
+	return RecordChange{ID: originRecord, Value: append(b, o.Hash...)}
+}
+
+// Origin is that of a copy; ok is false for a journal that is none.
+func (j *Journal) Origin() (o Origin, ok bool, err error) {
+	j.places.RLock()
+	_, ok = j.index.get(originRecord)
+	j.places.RUnlock()
+	if !ok {
+		return o, false, nil
+	}
+	err = j.Read([]uint64{originRecord}, func(_ int, b []byte) error {
+		if len(b) < originSize {
+			return errOperation
+		}
+		number := func(i int) uint64 { return binary.LittleEndian.Uint64(b[8*i:]) }
+		o = Origin{ordered.LogID(number(0)), ordered.Position(number(1)), ordered.Position(number(2)), append([]byte(nil), b[originSize:]...)}
+		return nil
+	})
+	return o, err == nil, err
+}
+
+// Detach makes a copy a journal of its own.
+func (j *Journal) Detach() error { return j.Sync([]RecordChange{{ID: originRecord}}) }
+
+// ErrOrder is in the chain of an error of Apply for frames that don't follow what the copy has.
+var ErrOrder = errors.New("the frames don't follow what the copy has")
+
+// Apply makes frames of another journal durable, all or none, and where they end there. They are checked as at a start. What is local
+// to the other one, its compaction and its own origin, is left out. It must not be called by two at a time, or beside Commit.
+func (j *Journal) Apply(to Origin, bodies ...[]byte) error {
+	had, is, err := j.Origin()
+	if err != nil {
+		return err
+	}
+	if is && (had.Log != to.Log || had.At > to.At || had.At == to.At && len(bodies) > 0) {
+		return fmt.Errorf("%w: it is at %d of log %x, they end at %d of log %x", ErrOrder, had.At, uint64(had.Log), to.At, uint64(to.Log))
+	}
+	var changes []RecordChange
+	for _, body := range bodies {
+		for len(body) > 0 {
+			op, err := nextOp(body)
+			if err != nil {
+				return fmt.Errorf("a frame before %d of log %x: %w", to.At, uint64(to.Log), err)
+			}
+			body = body[op.size:]
+			switch {
+			case op.kind == opBase || op.id>>TableShift == ownTable:
+			case op.kind == opPut:
+				changes = append(changes, RecordChange{ID: op.id, Value: op.value})
+			default:
+				changes = append(changes, RecordChange{ID: op.id})
+			}
+		}
+	}
+	return j.Sync(append(changes, to.Change()))
+}
+
+// Frames are those of the journal's log, for who copies it: see [Journal.Apply].
+func (j *Journal) Frames() ordered.Reader { return j.order }
+
+// Hold keeps the frames that there are until release is called, for who begins to copy them.
+func (j *Journal) Hold() (release func()) { return j.log.Hold() }
