@@ -8,6 +8,7 @@ import (
 	"fmt"
 
 	"github.com/edgebus/edgebus/broker/ordered"
+	"github.com/edgebus/edgebus/broker/wal"
 )
 
 // Origin is where in another log a journal is that copies it. It is a record of the journal, which is in one frame with what was applied up to
@@ -40,8 +41,15 @@ func (o Origin) Change() RecordChange {
 	return RecordChange{ID: originRecord, Value: append(b, o.Hash...)}
 }
 
-// Origin is that of a copy; ok is false for a journal that is none.
-func (j *Journal) Origin() (o Origin, ok bool, err error) {
+// Copy is a journal that has what another log has.
+type Copy struct{ journal *Journal }
+
+// CopyIn is the copy in a journal, which nothing else is committed to.
+func CopyIn(j *Journal) Copy { return Copy{j} }
+
+// Origin says what the journal is a copy of; ok is false if it is none.
+func (c Copy) Origin() (o Origin, ok bool, err error) {
+	j := c.journal
 	j.places.RLock()
 	_, ok = j.index.get(originRecord)
 	j.places.RUnlock()
@@ -60,15 +68,15 @@ func (j *Journal) Origin() (o Origin, ok bool, err error) {
 }
 
 // Detach makes a copy a journal of its own.
-func (j *Journal) Detach() error { return j.Sync([]RecordChange{{ID: originRecord}}) }
+func (c Copy) Detach() error { return c.journal.Sync([]RecordChange{{ID: originRecord}}) }
 
 // ErrOrder is in the chain of an error of Apply for frames that don't follow what the copy has.
 var ErrOrder = errors.New("the frames don't follow what the copy has")
 
 // Apply makes frames of another journal durable, all or none, and where they end there. They are checked as at a start. What is local
-// to the other one, its compaction and its own origin, is left out. It must not be called by two at a time, or beside Commit.
-func (j *Journal) Apply(to Origin, bodies ...[]byte) error {
-	had, is, err := j.Origin()
+// to the other one, its compaction and its own origin, is left out. It must not be called by two at a time.
+func (c Copy) Apply(to Origin, bodies ...[]byte) error {
+	had, is, err := c.Origin()
 	if err != nil {
 		return err
 	}
@@ -92,11 +100,17 @@ func (j *Journal) Apply(to Origin, bodies ...[]byte) error {
 			}
 		}
 	}
-	return j.Sync(append(changes, to.Change()))
+	return c.journal.Sync(append(changes, to.Change()))
 }
 
-// Frames are those of the journal's log, for who copies it: see [Journal.Apply].
-func (j *Journal) Frames() ordered.Reader { return j.order }
+// Source is a journal's log, for who copies it.
+type Source struct {
+	ordered.Reader
+	journal *Journal
+}
+
+// SourceOf is the log of a journal.
+func SourceOf(j *Journal) Source { return Source{j.order, j} }
 
 // Hold keeps the frames that there are until release is called, for who begins to copy them.
-func (j *Journal) Hold() (release func()) { return j.log.Hold() }
+func (s Source) Hold() (release func()) { return wal.NewOrdered(s.journal.log).Hold() }

@@ -45,10 +45,10 @@ func writeAndRecord(t *testing.T, source *Journal, rnd *rand.Rand, commits int) 
 			changes = append(changes, putChange(id, committed[id]))
 		}
 		source.now(t, changes...)
-		_, end, err := source.Frames().Bounds(context.Background())
+		_, end, err := SourceOf(source).Bounds(context.Background())
 		require.NoError(t, err)
 		for at < end {
-			for f, err := range source.Frames().Read(context.Background(), at) {
+			for f, err := range SourceOf(source).Read(context.Background(), at) {
 				require.NoError(t, err)
 				f.Body = append([]byte(nil), f.Body...)
 				changeRecords(t, lives, f.Body)
@@ -138,10 +138,10 @@ func TestACopyThatIsKilledAnywhereGoesOnWhereItWas(t *testing.T) {
 			kills++
 			continue
 		}
-		o, is, err := c.Origin()
+		o, is, err := CopyIn(c).Origin()
 		require.NoError(t, err)
 		if is {
-			require.Equal(t, source.Frames().ID(), o.Log)
+			require.Equal(t, SourceOf(source).ID(), o.Log)
 			for next = 0; next < len(frames) && frames[next].At <= o.At; next++ {
 			}
 			require.Equal(t, frames[next-1].At, o.At)
@@ -153,7 +153,7 @@ func TestACopyThatIsKilledAnywhereGoesOnWhereItWas(t *testing.T) {
 			for _, f := range frames[next : next+n] {
 				bodies = append(bodies, f.Body)
 			}
-			if err = c.Apply(Origin{Log: source.Frames().ID(), At: frames[next+n-1].At}, bodies...); err == nil {
+			if err = CopyIn(c).Apply(Origin{Log: SourceOf(source).ID(), At: frames[next+n-1].At}, bodies...); err == nil {
 				next += n
 			}
 		}
@@ -169,42 +169,42 @@ func TestACopyThatIsKilledAnywhereGoesOnWhereItWas(t *testing.T) {
 func TestACopyRefusesFramesThatDoNotFollow(t *testing.T) {
 	source, c := openJournal(t, t.TempDir(), 0), openJournal(t, t.TempDir(), 0)
 	frames := writeAndRecord(t, source, rand.New(rand.NewPCG(1, 2)), 3)
-	_, is, err := c.Origin()
+	_, is, err := CopyIn(c).Origin()
 	require.NoError(t, err)
 	require.False(t, is)
 	at := Origin{Log: 7, At: frames[1].At, Whole: frames[2].At, Hash: []byte("hash")}
-	require.NoError(t, c.Apply(at, frames[0].Body, frames[1].Body))
-	o, is, err := c.Origin()
+	require.NoError(t, CopyIn(c).Apply(at, frames[0].Body, frames[1].Body))
+	o, is, err := CopyIn(c).Origin()
 	require.NoError(t, err)
 	require.True(t, is)
 	require.Equal(t, at, o)
 	require.False(t, o.IsWhole())
 
-	require.ErrorIs(t, c.Apply(at, frames[1].Body), ErrOrder, "once more")
-	require.ErrorIs(t, c.Apply(Origin{Log: 7, At: frames[0].At}), ErrOrder, "back")
-	require.ErrorIs(t, c.Apply(Origin{Log: 8, At: frames[2].At}, frames[2].Body), ErrOrder, "of another log")
-	require.ErrorIs(t, c.Apply(Origin{Log: 7, At: frames[2].At}, frames[2].Body, []byte{opPut, 1, 99}), errOperation)
+	require.ErrorIs(t, CopyIn(c).Apply(at, frames[1].Body), ErrOrder, "once more")
+	require.ErrorIs(t, CopyIn(c).Apply(Origin{Log: 7, At: frames[0].At}), ErrOrder, "back")
+	require.ErrorIs(t, CopyIn(c).Apply(Origin{Log: 8, At: frames[2].At}, frames[2].Body), ErrOrder, "of another log")
+	require.ErrorIs(t, CopyIn(c).Apply(Origin{Log: 7, At: frames[2].At}, frames[2].Body, []byte{opPut, 1, 99}), errOperation)
 	require.Equal(t, frames[1].lives, withoutOrigin(readRecords(t, c)), "and has nothing of them")
 
-	require.NoError(t, c.Apply(Origin{Log: 7, At: frames[2].At, Whole: frames[2].At}, frames[2].Body))
-	o, _, _ = c.Origin()
+	require.NoError(t, CopyIn(c).Apply(Origin{Log: 7, At: frames[2].At, Whole: frames[2].At}, frames[2].Body))
+	o, _, _ = CopyIn(c).Origin()
 	require.True(t, o.IsWhole())
 
 	// A copy of the copy doesn't take its origin for its own.
 	second := openJournal(t, t.TempDir(), 0)
-	for f, err := range c.Frames().Read(context.Background(), 0) {
+	for f, err := range SourceOf(c).Read(context.Background(), 0) {
 		require.NoError(t, err)
-		require.NoError(t, second.Apply(Origin{Log: c.Frames().ID(), At: f.At}, f.Body))
-		if _, end, _ := c.Frames().Bounds(context.Background()); f.At == end {
+		require.NoError(t, CopyIn(second).Apply(Origin{Log: SourceOf(c).ID(), At: f.At}, f.Body))
+		if _, end, _ := SourceOf(c).Bounds(context.Background()); f.At == end {
 			break
 		}
 	}
-	o, _, _ = second.Origin()
-	require.Equal(t, c.Frames().ID(), o.Log)
+	o, _, _ = CopyIn(second).Origin()
+	require.Equal(t, SourceOf(c).ID(), o.Log)
 	require.Equal(t, frames[2].lives, withoutOrigin(readRecords(t, second)))
 
-	require.NoError(t, second.Detach())
-	_, is, err = second.Origin()
+	require.NoError(t, CopyIn(second).Detach())
+	_, is, err = CopyIn(second).Origin()
 	require.NoError(t, err)
 	require.False(t, is)
 	require.Equal(t, frames[2].lives, readRecords(t, second))
@@ -214,19 +214,19 @@ func TestACopyRefusesFramesThatDoNotFollow(t *testing.T) {
 func TestFramesThatAreHeldCanBeReadAfterTheyWereRetired(t *testing.T) {
 	source := openJournal(t, t.TempDir(), smallSegment)
 	source.now(t, putChange(1, "first"))
-	release := source.Hold()
+	release := SourceOf(source).Hold()
 	for n := range 300 {
 		source.now(t, putChange(2, strings.Repeat("x", n%100)))
 	}
 	require.NoError(t, source.Close()) // compaction has ended
 	require.Less(t, source.Stats().Segments, int64(30))
-	floor, end, err := source.Frames().Bounds(context.Background())
+	floor, end, err := SourceOf(source).Bounds(context.Background())
 	require.NoError(t, err)
 	require.Zero(t, floor)
 	c := openJournal(t, t.TempDir(), smallSegment)
-	for f, err := range source.Frames().Read(context.Background(), floor) {
+	for f, err := range SourceOf(source).Read(context.Background(), floor) {
 		require.NoError(t, err)
-		require.NoError(t, c.Apply(Origin{Log: 1, At: f.At, Whole: end}, f.Body))
+		require.NoError(t, CopyIn(c).Apply(Origin{Log: 1, At: f.At, Whole: end}, f.Body))
 		if f.At == end {
 			break
 		}
@@ -235,9 +235,9 @@ func TestFramesThatAreHeldCanBeReadAfterTheyWereRetired(t *testing.T) {
 	release()
 	_, err = os.Stat(source.log.Path(1))
 	require.ErrorIs(t, err, os.ErrNotExist)
-	floor, _, _ = source.Frames().Bounds(context.Background())
+	floor, _, _ = SourceOf(source).Bounds(context.Background())
 	require.Positive(t, floor)
-	for _, err := range source.Frames().Read(context.Background(), 0) {
+	for _, err := range SourceOf(source).Read(context.Background(), 0) {
 		require.ErrorIs(t, err, ordered.ErrGone)
 		break
 	}

@@ -154,6 +154,12 @@ func (o *OrderedLog) floor() ordered.Position {
 	return orderedAt(Position{s.number - 1, s.before})
 }
 
+// Hold keeps the frames that there are until release is called, for who reads them from the first one on.
+func (o *OrderedLog) Hold() (release func()) {
+	o.log.segments.pin()
+	return o.log.unpin
+}
+
 // Trim removes the segments before the one that a frame is in. The header of a new one says that they are not needed.
 func (o *OrderedLog) Trim(before ordered.Position) error {
 	needed := uint64(min(before, o.log.tail.end()) >> 32)

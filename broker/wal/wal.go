@@ -423,12 +423,6 @@ func (l *Log) Snapshot(also func() error) (pieces []SegmentSnapshot, release fun
 	return pieces, l.unpin, nil
 }
 
-// Hold keeps all segments that there are until release is called, for who reads them from the first one on.
-func (l *Log) Hold() (release func()) {
-	l.segments.pin()
-	return l.unpin
-}
-
 func (l *Log) unpin() {
 	if err := l.segments.unpin(l.remove); err != nil {
 		l.opts.Log.Warn().Err(err).Msg(l.opts.Name + ": a segment that isn't needed can't be removed")
