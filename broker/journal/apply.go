@@ -3,6 +3,7 @@
 package journal
 
 import (
+	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -114,3 +115,31 @@ func SourceOf(j *Journal) Source { return Source{j.order, j} }
 
 // Hold keeps the frames that there are until release is called, for who begins to copy them.
 func (s Source) Hold() (release func()) { return wal.NewOrdered(s.journal.log).Hold() }
+
+// sharedLog is the log that others have as well, to which groups are appended first.
+type sharedLog struct {
+	append func(ctx context.Context, body []byte) (Origin, error) // nil: there is none
+	behind error                                                  // a group is there, and could not be stored here
+}
+
+// add appends a group, and adds to it where it is there.
+func (s *sharedLog) add(g *commitGroup) error {
+	if s.append == nil || s.behind != nil {
+		return s.behind
+	}
+	at, err := s.append(context.Background(), g.buf[wal.HeadSize:])
+	if err == nil {
+		g.add(at.Change())
+	}
+	return err
+}
+
+// failed is the error for a group that could not be stored here. If it is in the other log nothing is stored any more: it would be missing
+// before the next. What is here is to be opened again, and to read the other log from its origin on.
+func (s *sharedLog) failed(err error) error {
+	if s.append == nil {
+		return err
+	}
+	s.behind = fmt.Errorf("%w: it is in the log that others have, and could not be stored here: %w", ordered.ErrUnknown, err)
+	return s.behind
+}

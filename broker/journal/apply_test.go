@@ -10,6 +10,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -241,4 +242,55 @@ func TestFramesThatAreHeldCanBeReadAfterTheyWereRetired(t *testing.T) {
 		require.ErrorIs(t, err, ordered.ErrGone)
 		break
 	}
+}
+
+func TestACommitIsInTheSharedLogFirstAndNotHereIfItIsNotThere(t *testing.T) {
+	shared := openJournal(t, t.TempDir(), smallSegment)
+	var refuse error
+	appended := func(ctx context.Context, body []byte) (Origin, error) {
+		if refuse != nil {
+			return Origin{}, refuse
+		}
+		source := SourceOf(shared)
+		_, end, err := source.Bounds(ctx)
+		require.NoError(t, err)
+		end, err = shared.order.Append(ctx, end, body)
+		return Origin{Log: source.ID(), At: end}, err
+	}
+	dir, left := t.TempDir(), 1<<30
+	j, err := open(Options{Dir: dir, Segment: smallSegment, Shared: appended}, func(f *os.File) wal.File { return tornFile{f, &left} })
+	require.NoError(t, err)
+	for n := range 100 {
+		j.now(t, putChange(uint64(n%7), strings.Repeat("x", n)), putChange(99, fmt.Sprint(n)))
+	}
+	refuse = syscall.ENOSPC
+	require.ErrorIs(t, j.try(RecordChange{ID: 99}), refuse, "also what the reserve would be for")
+	require.Equal(t, "99", readRecords(t, j)[99])
+	refuse = ordered.ErrUnknown
+	require.ErrorIs(t, j.try(putChange(99, "perhaps")), refuse)
+	refuse = nil
+	j.now(t, putChange(99, "last"))
+	want := withoutOrigin(readRecords(t, j))
+	o, is, err := CopyIn(j).Origin()
+	require.NoError(t, err)
+	require.True(t, is)
+	_, end, _ := SourceOf(shared).Bounds(context.Background())
+	require.Equal(t, end, o.At)
+
+	left = 10 // what is in the shared log can't be stored here
+	require.ErrorIs(t, j.try(putChange(98, "elsewhere")), ordered.ErrUnknown)
+	left = 1 << 30
+	require.ErrorIs(t, j.try(putChange(97, "after it")), ordered.ErrUnknown, "nothing is stored over a hole")
+	_ = j.Close()
+	j = openJournal(t, dir, smallSegment)
+	require.Equal(t, want, withoutOrigin(readRecords(t, j)))
+	for f, err := range SourceOf(shared).Read(context.Background(), o.At) {
+		require.NoError(t, err)
+		require.NoError(t, CopyIn(j).Apply(Origin{Log: o.Log, At: f.At}, f.Body))
+		if _, end, _ := SourceOf(shared).Bounds(context.Background()); f.At == end {
+			break
+		}
+	}
+	want[98] = "elsewhere"
+	require.Equal(t, want, withoutOrigin(readRecords(t, j)))
 }

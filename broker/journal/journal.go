@@ -45,6 +45,9 @@ type Options struct {
 	Committed func(took time.Duration, commits int, err error)
 	// Through replaces the log to which groups are appended by another one in front of it, in tests; nil: nothing is.
 	Through func(ordered.Log) ordered.Log
+	// Shared appends a group to a log that others have as well, before it is appended here with where it is there; nil: there is none. With
+	// an error of it nothing is stored here. Compaction stays here.
+	Shared func(ctx context.Context, body []byte) (Origin, error)
 	// ReadOnly opens the journal for Load alone: no file is made, changed, locked or removed, and commits are refused.
 	ReadOnly bool
 }
@@ -78,6 +81,7 @@ type Journal struct {
 	end        ordered.Position // of order
 	written    *commitGroup     // being written, or spare
 	compaction *compaction
+	shared     sharedLog
 	failing    bool
 	full       bool // of failing: for the disk is full
 	unremoved  bool // the oldest segment isn't needed, and could not be removed
@@ -215,6 +219,7 @@ func open(opts Options, wrap func(*os.File) wal.File) (*Journal, error) {
 		opts: opts, log: log, filling: newCommitGroup(), written: newCommitGroup(), index: newRecordIndex(), live: make(map[uint64]int64),
 		wake: make(chan struct{}, 1), stopped: make(chan struct{}),
 	}
+	j.shared.append = opts.Shared
 	if j.order = wal.NewOrdered(log); opts.Through != nil {
 		j.order = opts.Through(j.order)
 	}
@@ -441,7 +446,7 @@ const retryDelay = time.Second // of changes without a done, after a failure
 func (j *Journal) process(g *commitGroup) {
 	began := time.Now()
 	err := j.commit(g)
-	if wal.IsFull(err) {
+	if wal.IsFull(err) && j.opts.Shared == nil {
 		j.commitReserved(g)
 	}
 	if j.opts.Committed != nil && !g.empty() {
@@ -489,10 +494,13 @@ func (j *Journal) commit(g *commitGroup) error {
 	if g.empty() {
 		return nil
 	}
+	if err := j.shared.add(g); err != nil {
+		return err
+	}
 	body := g.buf[wal.HeadSize:]
 	end, err := j.order.Append(context.Background(), j.end, body)
 	if err != nil {
-		return err
+		return j.shared.failed(err)
 	}
 	j.end = end
 	j.note(g, wal.StartOf(end, len(body)))
