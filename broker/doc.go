@@ -55,6 +55,7 @@
 //	history     what the properties of devices were
 //	audit       the audit log
 //	alerts      the rules for Prometheus evaluated here, and alarms of devices: shown, and sent on
+//	views       devices in the vocabulary of other systems, such as Home Assistant
 //	mqttserver  what hub and core do with a broker as processes: rules, journal, backup, report
 //	client      the MQTT client, which mappers use as well
 //	daemon      what processes have in common; it knows no broker
