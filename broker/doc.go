@@ -48,6 +48,7 @@
 //	session     one client's queue of messages, and what sends them
 //	journal     records on disk: sessions and retained messages
 //	ordered     the port of the log that a hub's state is in
+//	sealed      a log of encrypted and chained frames above what another machine keeps
 //	wal         the log that the journal and the core's store write to
 //	quota       how much each user and all of them may hold
 //	tree        what hub and core have in common as owners of the tree below v1/
