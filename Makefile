@@ -54,15 +54,15 @@ build: ## build the programs into bin/ (VERSION=v1.2.0 gives them a version)
 test: unit e2e ## run the packages' tests and the scripts against the real programs; no root needed
 
 .PHONY: unit
-unit: needs $(TOOLS)/gotestsum ## run the packages' tests, with few repetitions of what is random (make race has all)
+unit: needs $(TOOLS)/gotestsum $(TOOLS)/nats-server ## run the packages' tests, with few repetitions of what is random (make race has all)
 	@$(call TESTS,unit,$(UNIT),$(PARALLEL) -short)
 
 .PHONY: race
-race: needs needs-gcc $(TOOLS)/gotestsum ## run the packages' tests with the race detector
+race: needs needs-gcc $(TOOLS)/gotestsum $(TOOLS)/nats-server ## run the packages' tests with the race detector
 	@$(call TESTS,race,$(UNIT),-race -timeout 15m,CGO_ENABLED=1)
 
 .PHONY: e2e
-e2e: needs needs-shells $(TOOLS)/gotestsum $(TOOLS)/kubectl $(TOOLS)/oidc-provider $(TOOLS)/controller $(TOOLS)/helm build ## run the scripts against the real programs
+e2e: needs needs-shells $(TOOLS)/gotestsum $(TOOLS)/kubectl $(TOOLS)/oidc-provider $(TOOLS)/controller $(TOOLS)/helm $(TOOLS)/nats-server build ## run the scripts against the real programs
 	@$(call TESTS,e2e,./test/e2e/... ./test/kube/...,$(PARALLEL) -count=1 -timeout 10m)
 
 .PHONY: interop
@@ -229,6 +229,11 @@ $(TOOLS)/kubeedge-mapper: test/tools/kubeedge/go.mod test/tools/kubeedge/go.sum 
 # cosign, which verifies what a release signs.
 $(TOOLS)/cosign: test/tools/cosign/go.mod test/tools/cosign/go.sum
 	@$(STAGE) $(@F) env -C test/tools/cosign CGO_ENABLED=0 go build -trimpath -ldflags '-s -w' -o $(TOOLS)/cosign github.com/sigstore/cosign/v2/cmd/cosign
+	@touch $@
+
+# The server of NATS, which replicates the log of several hubs.
+$(TOOLS)/nats-server: test/tools/nats/go.mod test/tools/nats/go.sum
+	@$(STAGE) $(@F) env -C test/tools/nats CGO_ENABLED=0 go build -trimpath -ldflags '-s -w' -o $(TOOLS)/nats-server github.com/nats-io/nats-server/v2
 	@touch $@
 
 # An OpenID Connect provider, for the tests of signing in.

@@ -1,0 +1,488 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package jetstream is an engine of package ordered: a log that NATS servers replicate, as one stream of JetStream in which a message is a frame and
+// its sequence the position.
+//
+// It never makes the stream by itself, reads without a consumer, and takes no answer for anything but what it says: whether an append whose answer
+// did not come is in the log is for its caller to find out.
+package jetstream
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/tls"
+	"encoding/binary"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"iter"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/rs/zerolog"
+
+	"github.com/edgebus/edgebus/broker/ordered"
+)
+
+// Options say which stream, and on which servers.
+type Options struct {
+	Servers     []string
+	Stream      string
+	Name        string // of this client, as the servers list it
+	Credentials string // a file as nsc writes it; empty: none
+	TLS         *tls.Config
+	Replicas    int           // how many servers have the stream; 3
+	Timeout     time.Duration // after which nobody knows the outcome of a request; 5 s
+	// Back is for how long the log must end before what was read, until that is believed: a leader that is cut off from the other servers goes on
+	// telling the end that it knew. 40 s.
+	Back time.Duration
+	Poll time.Duration // how often who waits for frames asks for them, if nobody tells of them; 250 ms
+	Log  zerolog.Logger
+}
+
+func (o *Options) setDefaults() {
+	if o.Replicas == 0 {
+		o.Replicas = 3
+	}
+	if o.Timeout == 0 {
+		o.Timeout = 5 * time.Second
+	}
+	if o.Back == 0 {
+		o.Back = 40 * time.Second
+	}
+	if o.Poll == 0 {
+		o.Poll = 250 * time.Millisecond
+	}
+}
+
+// Log is an open log.
+type Log struct {
+	o    Options
+	conn *nats.Conn
+	id   atomic.Uint64
+
+	mu    sync.Mutex
+	told  uint64        // the highest position that an owner told of
+	grown chan struct{} // closed when it rises; nil: nobody waits
+}
+
+var _ ordered.Log = (*Log)(nil)
+
+func (o *Options) subject() string { return "edgebus.log." + o.Stream }
+
+// hints is the subject on which who has appended says so. A lost one costs a poll.
+func (o *Options) hints() string { return "edgebus.end." + o.Stream }
+
+func (o *Options) connect(ctx context.Context) (*nats.Conn, error) {
+	o.setDefaults()
+	settings := []nats.Option{
+		nats.Name(o.Name), nats.MaxReconnects(-1), nats.ReconnectWait(250 * time.Millisecond), nats.ReconnectJitter(100*time.Millisecond, 250*time.Millisecond),
+		nats.ReconnectBufSize(-1), // what can't be sent now is not sent later, by somebody who may own the log no more
+		nats.PingInterval(2 * time.Second), nats.MaxPingsOutstanding(2), nats.Timeout(2 * time.Second), nats.CustomInboxPrefix("_INBOX_" + o.Stream),
+		nats.DisconnectErrHandler(func(_ *nats.Conn, err error) {
+			if err != nil {
+				o.Log.Warn().Err(err).Msg("the connection to the log's server is lost; connecting again")
+			}
+		}),
+		nats.ReconnectHandler(func(c *nats.Conn) {
+			o.Log.Info().Str("server", c.ConnectedUrlRedacted()).Msg("connected to the log's server")
+		}),
+	}
+	if o.Credentials != "" {
+		settings = append(settings, nats.UserCredentials(o.Credentials))
+	}
+	if o.TLS != nil {
+		settings = append(settings, nats.Secure(o.TLS))
+	}
+	for {
+		c, err := nats.Connect(strings.Join(o.Servers, ","), settings...)
+		if err == nil || errors.Is(err, nats.ErrAuthorization) || ctx.Err() != nil {
+			return c, err
+		}
+		o.Log.Warn().Err(err).Strs("servers", o.Servers).Msg("no server of the log answers; trying again")
+		select {
+		case <-ctx.Done():
+			return nil, fmt.Errorf("no server of the log answers: %w", err)
+		case <-time.After(time.Second):
+		}
+	}
+}
+
+// Open opens the log, whose stream there must be. It waits for a server until ctx ends.
+func Open(ctx context.Context, o Options) (*Log, error) {
+	conn, err := o.connect(ctx)
+	if err != nil {
+		return nil, err
+	}
+	l := &Log{o: o, conn: conn}
+	if _, err := conn.Subscribe(o.hints(), l.hint); err != nil {
+		conn.Close()
+		return nil, err
+	}
+	if err := l.open(ctx); err != nil {
+		conn.Close()
+		return nil, err
+	}
+	return l, nil
+}
+
+func (l *Log) open(ctx context.Context) error {
+	for {
+		i, err := l.info(ctx)
+		var refused *apiError
+		switch {
+		case err == nil:
+			return l.adopt(i)
+		case errors.As(err, &refused) && refused.ErrCode == codeNoStream:
+			return fmt.Errorf("there is no stream %s at %s: `cloudhub cluster init` makes it", l.o.Stream, strings.Join(l.o.Servers, ", "))
+		case ctx.Err() != nil:
+			return err
+		}
+		l.o.Log.Warn().Err(err).Msg("the log doesn't answer; trying again")
+		select {
+		case <-ctx.Done():
+			return err
+		case <-time.After(time.Second):
+		}
+	}
+}
+
+// adopt checks the stream's settings, and takes its identity.
+func (l *Log) adopt(i *streamInfo) error {
+	if wrong := i.Config.wrong(l.o); len(wrong) > 0 {
+		return fmt.Errorf("the stream %s can't be the hubs' log: %s", l.o.Stream, strings.Join(wrong, "; "))
+	}
+	id, err := strconv.ParseUint(i.Config.Metadata[metadataID], 16, 64)
+	if err != nil || id == 0 {
+		return fmt.Errorf("the stream %s has no identity in its metadata (%s): `cloudhub cluster init` did not make it", l.o.Stream, metadataID)
+	}
+	l.id.Store(id)
+	return nil
+}
+
+// Create makes the stream, which there must not be yet.
+func Create(ctx context.Context, o Options) (ordered.LogID, error) {
+	conn, err := o.connect(ctx)
+	if err != nil {
+		return 0, err
+	}
+	defer conn.Close()
+	l := &Log{o: o, conn: conn}
+	id := newID()
+	c := wanted(o)
+	c.Metadata = map[string]string{metadataID: strconv.FormatUint(uint64(id), 16)}
+	var made streamInfo
+	if err := l.call(ctx, "STREAM.CREATE."+o.Stream, c, &made); err != nil {
+		return 0, fmt.Errorf("the stream %s can't be made: %w", o.Stream, err)
+	}
+	return id, l.adopt(&made)
+}
+
+func newID() (id ordered.LogID) {
+	for id == 0 {
+		var b [8]byte
+		_, _ = rand.Read(b[:]) // crypto/rand never fails
+		id = ordered.LogID(binary.LittleEndian.Uint64(b[:]))
+	}
+	return id
+}
+
+// Close ends the connection.
+func (l *Log) Close() error {
+	l.conn.Close()
+	return nil
+}
+
+// ID is the identity that the stream's metadata have.
+func (l *Log) ID() ordered.LogID { return ordered.LogID(l.id.Load()) }
+
+// Renew makes the log another one that goes on where this one ends.
+func (l *Log) Renew(ctx context.Context) error {
+	i, err := l.info(ctx)
+	if err != nil {
+		return err
+	}
+	id := newID()
+	i.Config.Metadata[metadataID] = strconv.FormatUint(uint64(id), 16)
+	if err := l.call(ctx, "STREAM.UPDATE."+l.o.Stream, i.Config, i); err != nil {
+		return err
+	}
+	l.id.Store(uint64(id))
+	return nil
+}
+
+// Append appends frames: one as a message, several as an atomic batch.
+func (l *Log) Append(ctx context.Context, after ordered.Position, frames ...[]byte) (ordered.Position, error) {
+	if err := ctx.Err(); err != nil {
+		return 0, err
+	}
+	if len(frames) == 0 {
+		_, end, err := l.Bounds(ctx)
+		if err == nil && end != after {
+			err = &ordered.MovedError{Last: end}
+		}
+		return after, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, l.o.Timeout)
+	defer cancel()
+	batch := ""
+	if len(frames) > 1 {
+		batch = hex.EncodeToString(binary.LittleEndian.AppendUint64(nil, uint64(newID())))
+	}
+	var answer *nats.Msg
+	for i, body := range frames {
+		m := nats.NewMsg(l.o.subject())
+		m.Data = body
+		if i == 0 {
+			m.Header.Set("Nats-Expected-Last-Sequence", strconv.FormatUint(uint64(after), 10))
+		}
+		if batch != "" {
+			m.Header.Set("Nats-Batch-Id", batch)
+			m.Header.Set("Nats-Batch-Sequence", strconv.Itoa(i+1))
+		}
+		if i < len(frames)-1 {
+			if err := l.conn.PublishMsg(m); err != nil { // without the last one nothing of a batch is stored
+				return 0, err
+			}
+			continue
+		}
+		if batch != "" {
+			m.Header.Set("Nats-Batch-Commit", "1")
+		}
+		var err error
+		if answer, err = l.conn.RequestMsgWithContext(ctx, m); err != nil {
+			return 0, sendError(err)
+		}
+	}
+	at, err := stored(answer.Data)
+	if err != nil {
+		return 0, err
+	}
+	_ = l.conn.Publish(l.o.hints(), strconv.AppendUint(nil, uint64(at), 10))
+	return at, nil
+}
+
+// sendError is the error for a request that has no answer. Nobody knows what became of it, unless it was never sent.
+func sendError(err error) error {
+	if errors.Is(err, nats.ErrReconnectBufExceeded) || errors.Is(err, nats.ErrMaxPayload) || errors.Is(err, nats.ErrConnectionClosed) {
+		return err
+	}
+	return fmt.Errorf("%w: %w", ordered.ErrUnknown, err)
+}
+
+// stored decodes the answer to an append.
+func stored(data []byte) (ordered.Position, error) {
+	var ack struct {
+		Error *apiError `json:"error"`
+		Seq   uint64    `json:"seq"`
+	}
+	if err := json.Unmarshal(data, &ack); err != nil {
+		return 0, fmt.Errorf("%w: %w", ordered.ErrUnknown, err)
+	}
+	e := ack.Error
+	switch {
+	case e == nil && ack.Seq > 0:
+		return ordered.Position(ack.Seq), nil
+	case e == nil:
+		return 0, fmt.Errorf("%w: the answer has no sequence", ordered.ErrUnknown)
+	case e.ErrCode == codeWrongLast:
+		last, err := strconv.ParseUint(e.Description[strings.LastIndexByte(e.Description, ' ')+1:], 10, 64)
+		if err == nil {
+			return 0, &ordered.MovedError{Last: ordered.Position(last)}
+		}
+	case slices.Contains(refusals, e.ErrCode):
+		return 0, e
+	}
+	return 0, fmt.Errorf("%w: %w", ordered.ErrUnknown, e)
+}
+
+// Bounds asks the stream's leader, or who takes itself for it.
+func (l *Log) Bounds(ctx context.Context) (floor, end ordered.Position, err error) {
+	i, err := l.info(ctx)
+	if err != nil {
+		return 0, 0, err
+	}
+	return i.floor(), ordered.Position(i.State.Last), nil
+}
+
+// Trim purges what is before a position.
+func (l *Log) Trim(before ordered.Position) error {
+	ctx, cancel := context.WithTimeout(context.Background(), l.o.Timeout)
+	defer cancel()
+	_, end, err := l.Bounds(ctx)
+	if err != nil {
+		return err
+	}
+	return l.call(ctx, "STREAM.PURGE."+l.o.Stream, map[string]uint64{"seq": uint64(min(before, end))}, nil)
+}
+
+func (l *Log) hint(m *nats.Msg) {
+	at, _ := strconv.ParseUint(string(m.Data), 10, 64)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if at > l.told {
+		l.told = at
+		if l.grown != nil {
+			close(l.grown)
+			l.grown = nil
+		}
+	}
+}
+
+// wait waits until somebody tells of more than up to a position, or for as long as a poll takes.
+func (l *Log) wait(ctx context.Context, after ordered.Position) error {
+	l.mu.Lock()
+	more := l.told > uint64(after)
+	if !more && l.grown == nil {
+		l.grown = make(chan struct{})
+	}
+	grown := l.grown
+	l.mu.Unlock()
+	pause := l.o.Poll
+	if more { // it is told before each server has it
+		pause, grown = min(pause, 2*time.Millisecond), nil
+	}
+	timer := time.NewTimer(pause)
+	defer timer.Stop()
+	select {
+	case <-grown:
+	case <-timer.C:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	return nil
+}
+
+// Read reads in batches, from whichever server answers, and waits for more.
+func (l *Log) Read(ctx context.Context, after ordered.Position) iter.Seq2[ordered.Frame, error] {
+	return func(yield func(ordered.Frame, error) bool) {
+		r := reading{log: l, after: after, id: l.ID()}
+		for {
+			frames, err := r.next(ctx)
+			if err != nil {
+				yield(ordered.Frame{}, err)
+				return
+			}
+			for _, f := range frames {
+				if !yield(f, nil) {
+					return
+				}
+				r.after = f.At
+			}
+		}
+	}
+}
+
+// reading is what Read knows.
+type reading struct {
+	log     *Log
+	id      ordered.LogID
+	after   ordered.Position
+	checked time.Time // when the leader was asked last, for who is there and has nothing to read
+	back    time.Time // since when the log ends before after; zero: it doesn't
+	hole    int       // how often the next frame was missing in an answer
+}
+
+const (
+	checkEvery = 2 * time.Second
+	holeTries  = 20
+)
+
+// next are the frames after r.after. There may be none yet.
+func (r *reading) next(ctx context.Context) ([]ordered.Frame, error) {
+	frames, err := r.log.fetch(ctx, r.after)
+	if ctx.Err() != nil {
+		return nil, ctx.Err()
+	}
+	missing := len(frames) > 0 && frames[0].At != r.after+1
+	if !missing && len(frames) > 0 {
+		r.hole, r.back = 0, time.Time{}
+		return frames, nil
+	}
+	if err != nil || missing || time.Since(r.checked) >= min(checkEvery, r.log.o.Back) {
+		if gone := r.check(ctx, missing); gone != nil {
+			return nil, gone
+		}
+	}
+	return nil, r.log.wait(ctx, r.after)
+}
+
+// check asks the leader why nothing can be read. An error of asking is none of reading: the log doesn't answer, and may again.
+func (r *reading) check(ctx context.Context, missing bool) error {
+	i, err := r.log.info(ctx)
+	if err != nil {
+		return ctx.Err()
+	}
+	r.checked = time.Now()
+	if id, err := strconv.ParseUint(i.Config.Metadata[metadataID], 16, 64); err == nil && ordered.LogID(id) != r.id {
+		r.log.id.Store(id)
+		return fmt.Errorf("%w: it was made anew", ordered.ErrBack)
+	}
+	if floor := i.floor(); r.after < floor {
+		return fmt.Errorf("%w: it begins after %d", ordered.ErrGone, floor)
+	}
+	if missing {
+		if r.hole++; r.hole > holeTries {
+			return fmt.Errorf("the frame at %d is missing in the stream %s, which has others behind it", r.after+1, r.log.o.Stream)
+		}
+	}
+	if last := ordered.Position(i.State.Last); r.after > last {
+		if r.back.IsZero() {
+			r.back = time.Now()
+		}
+		if time.Since(r.back) >= r.log.o.Back {
+			return fmt.Errorf("%w: its last frame is at %d", ordered.ErrBack, last)
+		}
+		return nil
+	}
+	r.back = time.Time{}
+	return nil
+}
+
+const (
+	fetchFrames = 256
+	fetchBytes  = 4 << 20
+)
+
+// fetch reads the next frames that some server has.
+func (l *Log) fetch(ctx context.Context, after ordered.Position) (frames []ordered.Frame, err error) {
+	sub, err := l.conn.SubscribeSync(l.conn.NewInbox())
+	if err != nil {
+		return nil, err
+	}
+	defer sub.Unsubscribe() //nolint:errcheck // the connection is closed then
+	_ = sub.SetPendingLimits(-1, -1)
+	ask, _ := json.Marshal(map[string]uint64{"seq": uint64(after) + 1, "batch": fetchFrames, "max_bytes": fetchBytes})
+	if err := l.conn.PublishRequest("$JS.API.DIRECT.GET."+l.o.Stream, sub.Subject, ask); err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, l.o.Timeout)
+	defer cancel()
+	for {
+		m, err := sub.NextMsgWithContext(ctx)
+		if err != nil {
+			return frames, err
+		}
+		seq := m.Header.Get("Nats-Sequence")
+		if status := m.Header.Get("Status"); status != "" || seq == "" {
+			if status == "204" || status == "404" {
+				return frames, nil
+			}
+			return frames, fmt.Errorf("the log's server answers %s %s", status, m.Header.Get("Description"))
+		}
+		at, err := strconv.ParseUint(seq, 10, 64)
+		if err != nil {
+			return frames, err
+		}
+		if n := len(frames); n > 0 && frames[n-1].At+1 != ordered.Position(at) { // the next fetch finds out why
+			return frames, nil
+		}
+		frames = append(frames, ordered.Frame{At: ordered.Position(at), Body: m.Data})
+	}
+}

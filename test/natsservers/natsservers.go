@@ -1,0 +1,211 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package natsservers runs clusters of NATS servers for tests, as processes on free ports.
+package natsservers
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/edgebus/edgebus/test/harness"
+)
+
+// Servers are a cluster.
+type Servers struct {
+	t    testing.TB
+	each []*server
+}
+
+type server struct {
+	settings, monitor, client, logFile string
+
+	mu   sync.Mutex
+	cmd  *exec.Cmd
+	done chan struct{}
+}
+
+const settings = `server_name: %[1]s
+listen: "%[2]s"
+http: "%[3]s"
+jetstream { store_dir: "%[4]s", sync_interval: %[7]s, max_mem: 64MB, max_file: 4GB }
+max_payload: 1MB
+cluster { name: test, listen: "%[5]s", routes: [%[6]s] }
+`
+
+// Start starts as many servers, which sync what they store before they say so.
+func Start(t testing.TB, count int) *Servers { return start(t, count, "always") }
+
+// StartUnsynced starts servers with their default, which acknowledges what isn't on a disk.
+func StartUnsynced(t testing.TB, count int) *Servers { return start(t, count, "2m") }
+
+func start(t testing.TB, count int, sync string) *Servers {
+	t.Helper()
+	s := &Servers{t: t}
+	dir := t.TempDir()
+	var routes, clusters []string
+	for range count {
+		a := harness.FreeAddress(t)
+		clusters, routes = append(clusters, a), append(routes, fmt.Sprintf("%q", "nats://"+a))
+	}
+	for i := range count {
+		one := &server{
+			settings: filepath.Join(dir, fmt.Sprint(i, ".conf")), monitor: harness.FreeAddress(t), client: harness.FreeAddress(t), logFile: filepath.Join(dir, fmt.Sprint(i, ".log")),
+		}
+		text := fmt.Sprintf(settings, fmt.Sprint("n", i), one.client, one.monitor, filepath.Join(dir, fmt.Sprint(i)), clusters[i], strings.Join(routes, ", "), sync)
+		if err := os.WriteFile(one.settings, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		s.each = append(s.each, one)
+	}
+	t.Cleanup(func() {
+		for i := range s.each {
+			s.Kill(i)
+		}
+	})
+	for i := range s.each {
+		s.Restart(i)
+	}
+	s.AwaitHealthy()
+	return s
+}
+
+// program is the server that `make` builds into .tools.
+func (s *Servers) program() string {
+	bin, err := filepath.Abs(".")
+	for err == nil && bin != "/" {
+		file := filepath.Join(bin, ".tools", "nats-server")
+		if _, err := os.Stat(file); err == nil {
+			return file
+		}
+		bin = filepath.Dir(bin)
+	}
+	s.t.Fatal("nats-server is not there: run `make .tools/nats-server` first")
+	return ""
+}
+
+// URLs are the servers' addresses for clients.
+func (s *Servers) URLs() (all []string) {
+	for _, one := range s.each {
+		all = append(all, "nats://"+one.client)
+	}
+	return all
+}
+
+// Monitors are the addresses at which servers say what they are.
+func (s *Servers) Monitors() (all []string) {
+	for _, one := range s.each {
+		all = append(all, "http://"+one.monitor)
+	}
+	return all
+}
+
+// Restart starts a server that was killed.
+func (s *Servers) Restart(i int) {
+	one := s.each[i]
+	one.mu.Lock()
+	defer one.mu.Unlock()
+	log, err := os.OpenFile(one.logFile, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		s.t.Error(err)
+		return
+	}
+	defer log.Close()
+	cmd := exec.Command(s.program(), "-c", one.settings)
+	cmd.Stdout, cmd.Stderr = log, log
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	if err := cmd.Start(); err != nil {
+		s.t.Error(err)
+		return
+	}
+	one.cmd, one.done = cmd, make(chan struct{})
+	go func(done chan struct{}) {
+		_ = cmd.Wait()
+		close(done)
+	}(one.done)
+}
+
+// Kill ends a server at once.
+func (s *Servers) Kill(i int) {
+	one := s.each[i]
+	one.mu.Lock()
+	defer one.mu.Unlock()
+	if one.cmd != nil {
+		_ = one.cmd.Process.Kill()
+		<-one.done
+		one.cmd = nil
+	}
+}
+
+// Pause stops a server's process, Resume has it go on.
+func (s *Servers) Pause(i int) { s.signal(i, syscall.SIGSTOP) }
+
+// Resume has a paused server go on.
+func (s *Servers) Resume(i int) { s.signal(i, syscall.SIGCONT) }
+
+func (s *Servers) signal(i int, sig syscall.Signal) {
+	one := s.each[i]
+	one.mu.Lock()
+	defer one.mu.Unlock()
+	if one.cmd != nil {
+		_ = one.cmd.Process.Signal(sig)
+	}
+}
+
+// Leader is the server that leads a stream; -1: nobody says so.
+func (s *Servers) Leader(stream string) int {
+	for i, one := range s.each {
+		text, err := get(one.monitor, "/jsz?streams=true&config=true&leader_only=true")
+		if err == nil && strings.Contains(text, fmt.Sprintf("%q: %q", "name", stream)) {
+			return i
+		}
+	}
+	return -1
+}
+
+// AwaitHealthy waits until all servers that run are whole.
+func (s *Servers) AwaitHealthy() {
+	s.t.Helper()
+	for i, one := range s.each {
+		if one.cmd == nil {
+			continue
+		}
+		err := harness.Eventually(s.t.Context(), time.Minute, func(context.Context) error {
+			_, err := get(one.monitor, "/healthz")
+			return err
+		})
+		if err != nil {
+			log, _ := os.ReadFile(one.logFile)
+			s.t.Fatalf("server %d: %v\n%s", i, err, log)
+		}
+	}
+}
+
+func get(address, path string) (string, error) {
+	client := http.Client{Timeout: 2 * time.Second}
+	r, err := client.Get("http://" + address + path)
+	if err != nil {
+		return "", err
+	}
+	defer r.Body.Close()
+	var text strings.Builder
+	if _, err := fmt.Fprint(&text, r.Status, "\n"); err != nil {
+		return "", err
+	}
+	if _, err := io.Copy(&text, r.Body); err != nil {
+		return "", err
+	}
+	if r.StatusCode != http.StatusOK {
+		return "", fmt.Errorf("%s", text.String())
+	}
+	return text.String(), nil
+}
