@@ -175,7 +175,7 @@ func Create(ctx context.Context, o Options) (ordered.LogID, error) {
 	defer conn.Close()
 	l := &Log{o: o, conn: conn}
 	id := newID()
-	c := wanted(o)
+	c := wantedConfig(o)
 	c.Metadata = map[string]string{metadataID: strconv.FormatUint(uint64(id), 16)}
 	var made streamInfo
 	if err := l.call(ctx, "STREAM.CREATE."+o.Stream, c, &made); err != nil {
@@ -260,7 +260,7 @@ func (l *Log) Append(ctx context.Context, after ordered.Position, frames ...[]by
 			return 0, sendError(err)
 		}
 	}
-	at, err := stored(answer.Data)
+	at, err := decodeAck(answer.Data)
 	if err != nil {
 		return 0, err
 	}
@@ -276,8 +276,8 @@ func sendError(err error) error {
 	return fmt.Errorf("%w: %w", ordered.ErrUnknown, err)
 }
 
-// stored decodes the answer to an append.
-func stored(data []byte) (ordered.Position, error) {
+// decodeAck decodes the answer to an append.
+func decodeAck(data []byte) (ordered.Position, error) {
 	var ack struct {
 		Error *apiError `json:"error"`
 		Seq   uint64    `json:"seq"`

@@ -62,7 +62,7 @@ type streamConfig struct {
 	Metadata     map[string]string `json:"metadata,omitempty"`
 }
 
-func wanted(o Options) streamConfig {
+func wantedConfig(o Options) streamConfig {
 	return streamConfig{
 		Name: o.Stream, Description: "the log of Edgebus hubs", Subjects: []string{o.subject()}, Retention: "limits", Storage: "file", Discard: "new", Replicas: o.Replicas,
 		MaxMsgs: -1, MaxBytes: -1, MaxPerSubj: -1, MaxConsumers: -1, MaxMsgSize: -1, DenyDelete: true, AllowDirect: true, AllowAtomic: true,
