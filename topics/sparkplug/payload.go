@@ -18,7 +18,7 @@ const MaxMetrics = 10_000
 
 // Payload is what a message of an edge node or to one has.
 type Payload struct {
-	Timestamp uint64 // milliseconds since 1970
+	Timestamp uint64 // milliseconds since 1970; 0: it has none
 	Seq       int    // 0 to 255; -1: it has none, as deaths and commands
 	Metrics   []Metric
 }
@@ -142,7 +142,9 @@ func eachField(b []byte, take func(field, number uint64, bytes []byte) error) er
 
 // Append writes the payload after b.
 func (p Payload) Append(b []byte) []byte {
-	b = appendNumber(b, 1, p.Timestamp)
+	if p.Timestamp != 0 {
+		b = appendNumber(b, 1, p.Timestamp)
+	}
 	for _, m := range p.Metrics {
 		b = appendBytes(b, 2, m.append(nil))
 	}
