@@ -5,7 +5,6 @@ package sparkplug
 import (
 	"cmp"
 	"slices"
-	"strconv"
 	"time"
 
 	"github.com/edgebus/edgebus/broker/views"
@@ -30,6 +29,7 @@ type metric struct {
 	known   bool
 	at      uint64 // when the device had the value; 0: unknown
 	quality int32
+	told    int32 // the quality that a host was last told
 }
 
 // metricKind is what the model says of a property, as far as a birth tells of it.
@@ -72,7 +72,7 @@ func (d *device) describe(v *View, of *views.Device) (other bool) {
 	before, index := d.metrics, d.index
 	d.metrics, d.index = make([]metric, 0, len(of.Model.Spec.Properties)), map[string]int{}
 	for _, p := range of.Model.Spec.Properties {
-		m := metric{metricKind: kindOf(p), quality: sparkplug.QualityGood}
+		m := metric{metricKind: kindOf(p), quality: sparkplug.QualityBad}
 		if i, ok := index[p.Name]; ok {
 			m = before[i]
 			m.metricKind = kindOf(p)
@@ -110,17 +110,17 @@ func (m *metric) take(from *views.Device) bool {
 	is := from.Values[m.name]
 	quality := int32(sparkplug.QualityGood)
 	switch {
-	case is.Problem != nil && is.Problem.Clears() && is.Problem.Code != resource.ValueStale:
-		quality = sparkplug.QualityBad // the device says that it has no value
-	case is.Problem != nil, from.State == resource.Unknown:
+	case is.Problem != nil && is.Problem.Code != resource.ValueUnknown, is.Known && from.State == resource.Unknown:
 		quality = sparkplug.QualityStale // it was so once
+	case !is.Known:
+		quality = sparkplug.QualityBad
 	}
 	if m.known == is.Known && m.text == is.Text && m.quality == quality {
 		return false
 	}
 	m.known, m.text, m.quality = is.Known, is.Text, quality
 	if m.at = 0; !is.At.IsZero() {
-		m.at = millis(is.At)
+		m.at = unixMillis(is.At)
 	}
 	return true
 }
@@ -139,8 +139,8 @@ func (m metric) metric(at time.Time) sparkplug.Metric {
 	if out.Name = m.name; m.alias > 0 {
 		out.Name, out.Alias, out.HasAlias = "", m.alias, true
 	}
-	out.Timestamp = cmp.Or(m.at, millis(at))
-	if quality != sparkplug.QualityGood { // a metric that says nothing of it is good
+	out.Timestamp = cmp.Or(m.at, unixMillis(at))
+	if quality != sparkplug.QualityGood || m.told != sparkplug.QualityGood { // a metric that says nothing of it is good, or as it was before
 		out.SetProperties([]sparkplug.Property{sparkplug.QualityProperty(quality)})
 	}
 	return out
@@ -149,10 +149,12 @@ func (m metric) metric(at time.Time) sparkplug.Metric {
 // birth are all metrics, in the order of time.
 func (d *device) birth(at time.Time) []sparkplug.Metric {
 	list := make([]sparkplug.Metric, len(d.metrics))
-	for i, m := range d.metrics {
+	for i := range d.metrics {
+		m := &d.metrics[i]
 		list[i] = m.metric(at)
 		list[i].Name = m.name
-		list[i].SetProperties(m.properties(list[i].Quality()))
+		m.told = list[i].Quality()
+		list[i].SetProperties(m.properties(m.told))
 	}
 	return inOrder(list)
 }
@@ -178,9 +180,10 @@ func (k metricKind) properties(quality int32) []sparkplug.Property {
 // data are the metrics that have changed, in the order of time. Their types are those of the birth.
 func (d *device) data(at time.Time, changed []int) []sparkplug.Metric {
 	list := make([]sparkplug.Metric, len(changed))
-	for i, at2 := range changed {
-		list[i] = d.metrics[at2].metric(at)
-		list[i].Type = sparkplug.TypeUnspecified
+	for i, number := range changed {
+		m := &d.metrics[number]
+		list[i] = m.metric(at)
+		list[i].Type, m.told = sparkplug.TypeUnspecified, list[i].Quality()
 	}
 	return inOrder(list)
 }
@@ -196,5 +199,3 @@ func valueOf(name string, typ sparkplug.DataType, text string) sparkplug.Metric 
 	m.Name = name
 	return m
 }
-
-func itoa(n int64) string { return strconv.FormatInt(n, 10) }

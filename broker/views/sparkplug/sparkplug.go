@@ -13,6 +13,7 @@ package sparkplug
 import (
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -120,12 +121,12 @@ func (v *View) death() views.Message {
 }
 
 func (v *View) sessionNumber() sparkplug.Metric {
-	return valueOf(sessionMetric, sparkplug.TypeInt64, itoa(int64(v.session)))
+	return valueOf(sessionMetric, sparkplug.TypeInt64, strconv.Itoa(int(v.session)))
 }
 
 // publish publishes a message with the next number.
 func (v *View) publish(at time.Time, kind, device string, metrics []sparkplug.Metric) views.Action {
-	p := sparkplug.Payload{Timestamp: millis(at), Seq: int(v.seq), Metrics: metrics}
+	p := sparkplug.Payload{Timestamp: unixMillis(at), Seq: int(v.seq), Metrics: metrics}
 	v.seq++
 	return &views.Publish{Message: views.Message{Topic: v.topic(kind, device), Payload: p.Append(nil)}}
 }
@@ -138,7 +139,7 @@ func (v *View) bear(at time.Time) (actions []views.Action) {
 	again := v.born
 	v.born, v.seq = true, 0
 	session, rebirth := v.sessionNumber(), valueOf(rebirthMetric, sparkplug.TypeBoolean, "false")
-	session.Timestamp, rebirth.Timestamp = millis(at), millis(at)
+	session.Timestamp, rebirth.Timestamp = unixMillis(at), unixMillis(at)
 	actions = append(actions, v.publish(at, "NBIRTH", "", []sparkplug.Metric{session, rebirth}))
 	names := slices.Sorted(maps.Keys(v.devices))
 	for _, name := range names {
@@ -150,7 +151,9 @@ func (v *View) bear(at time.Time) (actions []views.Action) {
 		return actions
 	}
 	for _, name := range names {
-		actions = append(actions, &views.Replay{Node: v.o.EdgeNode, Device: name, Since: v.toldUntil.Add(-lossTime)})
+		if v.devices[name].born {
+			actions = append(actions, &views.Replay{Node: v.o.EdgeNode, Device: name, Since: v.toldUntil.Add(-lossTime)})
+		}
 	}
 	return actions
 }
@@ -233,10 +236,13 @@ func (v *View) tellPast(at time.Time, e *views.Past) (actions []views.Action) {
 			continue
 		}
 		past := d.metrics[i]
-		if past.known == s.Known && past.at == millis(s.At) {
+		if past.known == s.Known && past.at == unixMillis(s.At) {
 			continue // it is so now
 		}
-		past.text, past.known, past.at, past.quality = s.Text, s.Known, millis(s.At), sparkplug.QualityGood
+		past.text, past.known, past.at, past.quality, past.told = s.Text, s.Known, unixMillis(s.At), sparkplug.QualityGood, sparkplug.QualityGood
+		if !s.Known {
+			past.quality = sparkplug.QualityBad
+		}
 		m := past.metric(at)
 		m.Type, m.Historical = sparkplug.TypeUnspecified, true
 		metrics = append(metrics, m)
@@ -247,4 +253,4 @@ func (v *View) tellPast(at time.Time, e *views.Past) (actions []views.Action) {
 	return actions
 }
 
-func millis(at time.Time) uint64 { return uint64(max(at.UnixMilli(), 0)) }
+func unixMillis(at time.Time) uint64 { return uint64(max(at.UnixMilli(), 0)) }

@@ -82,7 +82,7 @@ func (r *rig) tell(e views.Event) {
 		return
 	}
 	r.now = r.now.Add(time.Millisecond)
-	r.host.now = millis(r.now)
+	r.host.now = unixMillis(r.now)
 	for _, a := range r.view.Next(r.now, e) {
 		switch a := a.(type) {
 		case *views.Publish:
@@ -142,10 +142,10 @@ func (r *rig) check() {
 			v := d.Values[p.Name]
 			quality := 192
 			switch {
-			case v.Problem != nil && v.Problem.Code == resource.ValueUnknown:
-				quality = 0
-			case v.Problem != nil || d.State == resource.Unknown:
+			case v.Problem != nil && v.Problem.Code != resource.ValueUnknown, v.Known && d.State == resource.Unknown:
 				quality = 500
+			case !v.Known:
+				quality = 0
 			}
 			metrics[p.Name] = fmt.Sprint(v.Text, v.Known, quality)
 		}
@@ -258,8 +258,8 @@ func TestABirthTellsUnitsAndRanges(t *testing.T) {
 		}
 	}
 	require.Equal(t, map[string]string{
-		"power Quality": "192", "speed Quality": "192", "level Quality": "192", "energy Quality": "192", "ready Quality": "192", "image Quality": "192",
-		"recipe Quality": "192", "speed engUnit": "1/min", "speed engLow": "-1500", "speed engHigh": "1500", "level documentation": "Level",
+		"power Quality": "0", "speed Quality": "0", "level Quality": "0", "energy Quality": "0", "ready Quality": "0", "image Quality": "0",
+		"recipe Quality": "0", "speed engUnit": "1/min", "speed engLow": "-1500", "speed engHigh": "1500", "level documentation": "Level",
 	}, said)
 }
 
@@ -366,7 +366,7 @@ func TestWhatNoHostHasHeardIsToldAsThePast(t *testing.T) {
 			{Property: "level", Text: "3", Known: true, At: is},
 		}, Last: true})
 		require.Equal(t, []string{"level 1 false", "level  true"}, []string{pastText(r.host.past[0]), pastText(r.host.past[1])})
-		require.Equal(t, millis(at), r.host.past[0].at)
+		require.Equal(t, unixMillis(at), r.host.past[0].at)
 		require.Len(t, r.host.past, 2, "what is so now is no past")
 		r.check()
 

@@ -235,6 +235,8 @@ func (h *strictHost) takeData(device string, p sparkplug.Payload) {
 		text, err := m.Text(known.typ)
 		h.must(m.Null == (err != nil), name+" has neither a value nor is null", "operational-behavior-data-publish-dbirth-values")
 		now := hostMetric{name, text, m.Null, known.typ, known.alias, m.Timestamp, h.quality(m, false)}
+		list, _ := m.Properties() // read before
+		h.must(m.Historical || len(list) > 0 || known.quality == sparkplug.QualityGood, name+" doesn't say that it is good again", "payloads-propertyset-quality-value-value")
 		if m.Historical {
 			h.past = append(h.past, now)
 			continue

@@ -45,6 +45,8 @@ type Options struct {
 	New func() views.View
 	// Print is a payload as the files have it; nil: as it is.
 	Print func(views.Message) string
+	// Read makes a payload of what a file has for a message at the peer; nil: as it is.
+	Read func(text string) []byte
 }
 
 // Run runs each file.
@@ -56,6 +58,9 @@ func Run(t *testing.T, o Options) {
 	}
 	if o.Print == nil {
 		o.Print = func(m views.Message) string { return string(m.Payload) }
+	}
+	if o.Read == nil {
+		o.Read = func(text string) []byte { return []byte(text) }
 	}
 	for _, file := range files {
 		t.Run(strings.TrimSuffix(filepath.Base(file), ".txt"), func(t *testing.T) { runFile(t, file, newViewScript(o)) })
@@ -164,7 +169,7 @@ func (s *viewScript) run(line string) error {
 		return s.ofDevice(words)
 	case "received", "found":
 		topic, payload, _ := strings.Cut(strings.TrimPrefix(line, words[0]+" "), " ")
-		s.tell(&views.Received{Message: views.Message{Topic: topic, Payload: []byte(payload), QoS: 1, Retain: words[0] == "found"}})
+		s.tell(&views.Received{Message: views.Message{Topic: topic, Payload: s.Read(payload), QoS: 1, Retain: words[0] == "found"}})
 	case "settled":
 		s.tell(&views.Settled{})
 	case "ending":
