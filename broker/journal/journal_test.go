@@ -426,14 +426,14 @@ func FuzzSegment(f *testing.F) {
 	g.add(RecordChange{ID: 300})
 	g.addBase(1)
 	g.buf = wal.SealFrame(g.buf, wal.Position{Segment: 1, At: wal.HeaderSize})
-	f.Add(append(wal.AppendHeader(nil, 1, 0, 0, 1), g.buf...), false)
+	f.Add(append(wal.AppendHeader(nil, 1, 1), g.buf...), false)
 	f.Add(g.buf[wal.HeadSize:], true)
 	f.Add([]byte{opPut, 1, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 1}, true)
 	f.Fuzz(func(t *testing.T, text []byte, framed bool) {
 		if framed { // a body with a right checksum
 			frame := append(make([]byte, wal.HeadSize), text...)
 			frame = wal.SealFrame(frame, wal.Position{Segment: 1, At: wal.HeaderSize})
-			text = append(wal.AppendHeader(nil, 1, 0, 0, 1), frame...)
+			text = append(wal.AppendHeader(nil, 1, 1), frame...)
 		}
 		dir := t.TempDir()
 		path := filepath.Join(dir, "000000000001.log")

@@ -19,7 +19,7 @@
 //
 // # Where to add
 //
-//   - a field of a segment's header: AppendHeader and parseHeader (read.go)
+//   - a field of a segment's header: segmentHeader (read.go)
 //   - a check at the start: Log.scan (read.go) for one segment, Log.Begin for all of them
 //   - what may be written on a full disk: its caller uses Log.AppendReserved (reserve.go)
 package wal

@@ -270,12 +270,18 @@ func (t *logTail) waitAfter(after ordered.Position) <-chan struct{} {
 	return t.grown
 }
 
-// seek opens a segment at a frame.
+// seek opens a segment at a frame, which follows the one that the reader has read last, if it has read any.
 func (o *OrderedLog) seek(r *Reader, at Position) error {
+	last, known := r.last, r.chained
 	if _, err := o.log.Read(at.Segment, r); errors.Is(err, os.ErrNotExist) {
 		return fmt.Errorf("%w: %w", ordered.ErrGone, err) // it was trimmed meanwhile
 	} else if err != nil {
 		return err
+	}
+	if known {
+		r.startAfter(last)
+	} else {
+		r.chained = at.At == HeaderSize
 	}
 	_, err := io.CopyN(io.Discard, r.in, at.At-HeaderSize)
 	r.at = at

@@ -63,7 +63,7 @@ func (l *Log) scan(s *segmentFile, last bool, r *Reader, each func(Position, []b
 		return err
 	}
 	header, err := r.in.Peek(HeaderSize)
-	base, before, identity, ok := parseHeader(header, s.number)
+	h, ok := parseHeader(header, s.number)
 	if f := formatOf(header); f != Format && f != 0 {
 		return fmt.Errorf("%s: its format is %q, this program reads %q: start the version that wrote it, or move the directory %s away to begin anew without %s in it",
 			l.Path(s.number), f, Format, l.opts.Dir, l.opts.Keeps)
@@ -71,12 +71,16 @@ func (l *Log) scan(s *segmentFile, last bool, r *Reader, each func(Position, []b
 	if !ok {
 		return l.Damaged(Position{s.number, 0}, errors.Join(errors.New("no header of "+l.opts.Name), ignoreEOF(err)))
 	}
-	s.before = before
-	l.tail.found(Position{s.number - 1, before}, identity)
-	l.segments.need(base)
-	if l.scanned.Segment == s.number-1 && l.scanned.At < before {
-		return l.Damaged(l.scanned, fmt.Errorf("the frames up to byte %d are missing", before))
+	s.before = h.before
+	l.tail.found(Position{s.number - 1, h.before}, h.identity)
+	l.segments.need(h.base)
+	if l.scanned.Segment == s.number-1 && l.scanned.At < h.before {
+		return l.Damaged(l.scanned, fmt.Errorf("the frames up to byte %d are missing", h.before))
 	}
+	if l.scanned.Segment == s.number-1 && l.last != h.last {
+		return l.Damaged(Position{s.number, 0}, errChain)
+	}
+	r.startAfter(h.last)
 	if _, err := r.in.Discard(HeaderSize); err != nil {
 		return err
 	}
@@ -88,7 +92,7 @@ func (l *Log) scan(s *segmentFile, last bool, r *Reader, each func(Position, []b
 			return err
 		}
 		if !ok || r.follows && r.at.At < r.size {
-			if err := l.torn(at, last); err != nil {
+			if err := l.torn(at, r.last, last); err != nil {
 				return err
 			}
 			break
@@ -103,7 +107,7 @@ func (l *Log) scan(s *segmentFile, last bool, r *Reader, each func(Position, []b
 	}
 	s.size = r.at.At
 	l.segments.size.Add(s.size)
-	l.scanned = end
+	l.scanned, l.last = end, r.last
 	if end.At > HeaderSize {
 		l.tail.advance(end)
 	}
@@ -134,12 +138,12 @@ var errEnd = errors.New("its last write reached its end, and its checksum is wro
 	"unless power was cut while it was written")
 
 // torn reports whether what follows the last whole frame may be what a crash has left; otherwise it is damage.
-func (l *Log) torn(at Position, last bool) error {
+func (l *Log) torn(at Position, before frameSum, last bool) error {
 	rest, err := l.rest(at)
 	if err != nil {
 		return err
 	}
-	if !last && begunMark(rest, at) {
+	if !last && begunMark(rest, at, before) {
 		return nil
 	}
 	if !last || hasWholeFrame(rest, at) {
@@ -259,7 +263,13 @@ type Reader struct {
 	size int64
 
 	follows bool // the mark that another segment follows has been read
+
+	last    frameSum // of the frame before
+	chained bool     // last is known
 }
+
+// startAfter has the next frame follow one with a checksum.
+func (r *Reader) startAfter(last frameSum) { r.last, r.chained = last, true }
 
 const readBuffer = 64 << 10
 
@@ -277,13 +287,28 @@ func (l *Log) Read(number uint64, reuse *Reader) (*Reader, error) {
 	}
 	if err == nil {
 		r.size = s.size
-		_, err = r.in.Discard(HeaderSize)
+		err = r.skipHeader()
 	}
 	if err != nil {
 		r.Close()
 		return nil, err
 	}
 	return r, nil
+}
+
+// skipHeader reads the header, which was checked when the log was opened.
+func (r *Reader) skipHeader() error {
+	text, err := r.in.Peek(HeaderSize)
+	if err != nil {
+		return r.failed(err)
+	}
+	h, ok := parseHeader(text, r.at.Segment)
+	if !ok {
+		return r.log.Damaged(Position{r.at.Segment, 0}, errors.New("a header that was whole when the log was opened is not whole now"))
+	}
+	r.startAfter(h.last)
+	_, err = r.in.Discard(HeaderSize)
+	return err
 }
 
 // open opens a segment. The header is still to be read.
@@ -302,7 +327,7 @@ func (r *Reader) open(l *Log, number uint64) error {
 		r.in = bufio.NewReaderSize(f, readBuffer)
 	}
 	r.in.Reset(f)
-	r.log, r.file, r.at, r.size, r.follows = l, f, Position{number, HeaderSize}, info.Size(), false
+	r.log, r.file, r.at, r.size, r.follows, r.chained = l, f, Position{number, HeaderSize}, info.Size(), false, false
 	return nil
 }
 
@@ -364,8 +389,13 @@ func (r *Reader) frame() (body []byte, ok bool, err error) {
 	if !hasChecksum(head[:], body, r.at) || mark > 0 && binary.LittleEndian.Uint32(end[:]) != endMark(r.at) {
 		return nil, false, nil
 	}
+	if r.chained && beforeOf(head[:]) != r.last {
+		return nil, false, r.log.Damaged(r.at, errChain)
+	}
 	r.at.At += HeadSize + n + mark
-	r.follows = magic == followMagic
+	if r.follows = magic == followMagic; !r.follows {
+		r.startAfter(sumOf(head[:]))
+	}
 	return body, true, nil
 }
 
@@ -393,17 +423,18 @@ func (l *Log) ReadAt(b []byte, at Position) error {
 }
 
 // A segment begins with a header: magic, format, segment number, base (the oldest segment
-// needed), end of the segment before (0: none), identity of the log, checksum. Frames follow: magic, length of the body, checksum of body and
-// of where it stands (so that bytes that look like a frame, in a client's payload,
-// never are one), body, end mark. The last thing in a segment that is followed by another is the head of an
-// empty frame with a magic of its own and no end mark.
+// needed), end of the segment before (0: none) and checksum of its last frame, identity of the log, checksum. Frames follow: magic, length of the body,
+// checksum of the body, of where it stands (so that bytes that look like a frame, in a client's payload,
+// never are one) and of what comes next, checksum of the frame before (so that a frame of another time in the same place is none), body, end mark.
+// The last thing in a segment that is followed by another is the head of an
+// empty frame with a magic of its own and no end mark, which is not the frame before any other.
 const (
 	fileMagic   = "edgebus"
 	frameMagic  = 0xEB10C4A8
 	followMagic = 0xEB10C4A9
 
 	HeaderSize = 44 // of a segment: where its first frame is
-	HeadSize   = 12 // of a frame, before its body
+	HeadSize   = 16 // of a frame, before its body
 	markSize   = 4  // behind it
 	MaxFrame   = 1 << 30
 )
@@ -423,34 +454,63 @@ func formatOf(header []byte) rune {
 	return rune(header[len(fileMagic)])
 }
 
-// AppendHeader appends a segment's header.
-func AppendHeader(b []byte, number, base uint64, before int64, identity ordered.LogID) []byte {
+// segmentHeader is what a segment begins with.
+type segmentHeader struct {
+	base     uint64   // the oldest segment needed
+	before   int64    // where the frames end of the segment before; 0: it is the first
+	last     frameSum // of the last of them
+	identity ordered.LogID
+}
+
+// AppendHeader appends the header of a log's first segment.
+func AppendHeader(b []byte, number uint64, identity ordered.LogID) []byte {
+	return segmentHeader{identity: identity}.append(b, number)
+}
+
+func (h segmentHeader) append(b []byte, number uint64) []byte {
 	from := len(b)
 	b = append(append(b, fileMagic...), Format)
 	b = binary.LittleEndian.AppendUint64(b, number)
-	b = binary.LittleEndian.AppendUint64(b, base)
-	b = binary.LittleEndian.AppendUint64(b, uint64(before))
-	b = binary.LittleEndian.AppendUint64(b, uint64(identity))
+	b = binary.LittleEndian.AppendUint64(b, h.base)
+	b = binary.LittleEndian.AppendUint32(b, uint32(h.before)) // a place is within 32 bits
+	b = binary.LittleEndian.AppendUint32(b, uint32(h.last))
+	b = binary.LittleEndian.AppendUint64(b, uint64(h.identity))
 	return binary.LittleEndian.AppendUint32(b, crc32.Checksum(b[from:], castagnoli))
 }
 
-func parseHeader(b []byte, number uint64) (base uint64, before int64, identity ordered.LogID, ok bool) {
+func parseHeader(b []byte, number uint64) (h segmentHeader, ok bool) {
 	if formatOf(b) != Format || binary.LittleEndian.Uint64(b[8:]) != number {
-		return 0, 0, 0, false
+		return h, false
 	}
-	return binary.LittleEndian.Uint64(b[16:]), int64(binary.LittleEndian.Uint64(b[24:])), ordered.LogID(binary.LittleEndian.Uint64(b[32:])), true
+	return segmentHeader{
+		binary.LittleEndian.Uint64(b[16:]), int64(binary.LittleEndian.Uint32(b[24:])), frameSum(binary.LittleEndian.Uint32(b[28:])),
+		ordered.LogID(binary.LittleEndian.Uint64(b[32:])),
+	}, true
 }
 
-// SealFrame fills in the head of a frame that is going to stand at a place, and appends its end mark.
-func SealFrame(frame []byte, at Position) []byte {
-	sealHead(frame, frameMagic, frame[HeadSize:], at)
+// frameSum is the checksum of a frame. Each frame has that of the one before in it, so that it stands for all up to there.
+type frameSum uint32
+
+func sumOf(head []byte) frameSum { return frameSum(binary.LittleEndian.Uint32(head[8:])) }
+
+func beforeOf(head []byte) frameSum { return frameSum(binary.LittleEndian.Uint32(head[12:])) }
+
+// errChain is why a whole frame in its place is not the log's.
+var errChain = errors.New("it doesn't follow what was written before it: one of the two is of another copy of the log")
+
+// SealFrame fills in the head of a log's first frame, which is going to stand at a place, and appends its end mark.
+func SealFrame(frame []byte, at Position) []byte { return sealFrame(frame, at, 0) }
+
+func sealFrame(frame []byte, at Position, before frameSum) []byte {
+	sealHead(frame, frameMagic, frame[HeadSize:], at, before)
 	return appendMark(frame, at)
 }
 
-func sealHead(head []byte, magic uint32, body []byte, at Position) {
+func sealHead(head []byte, magic uint32, body []byte, at Position, before frameSum) {
 	binary.LittleEndian.PutUint32(head, magic)
 	binary.LittleEndian.PutUint32(head[4:], uint32(len(body)))
-	binary.LittleEndian.PutUint32(head[8:], frameChecksum(body, at))
+	binary.LittleEndian.PutUint32(head[8:], frameChecksum(body, at, before))
+	binary.LittleEndian.PutUint32(head[12:], uint32(before))
 }
 
 // appendMark appends the end mark of a frame at a place. A frame that has it was written whole.
@@ -458,25 +518,26 @@ func appendMark(b []byte, at Position) []byte {
 	return binary.LittleEndian.AppendUint32(b, endMark(at))
 }
 
-func endMark(at Position) uint32 { return ^frameChecksum(nil, at) }
+func endMark(at Position) uint32 { return ^frameChecksum(nil, at, 0) }
 
-func frameChecksum(body []byte, at Position) uint32 {
-	var where [16]byte
+func frameChecksum(body []byte, at Position, before frameSum) uint32 {
+	var where [20]byte
 	binary.LittleEndian.PutUint64(where[:], at.Segment)
 	binary.LittleEndian.PutUint64(where[8:], uint64(at.At))
+	binary.LittleEndian.PutUint32(where[16:], uint32(before))
 	return crc32.Update(crc32.Checksum(where[:], castagnoli), castagnoli, body)
 }
 
 // followMark is what follows the last frame of a segment that is followed by another.
-func followMark(at Position) (head [HeadSize]byte) {
-	sealHead(head[:], followMagic, nil, at)
+func followMark(at Position, before frameSum) (head [HeadSize]byte) {
+	sealHead(head[:], followMagic, nil, at, before)
 	return head
 }
 
 // begunMark reports whether text is what a crash leaves of a mark that was being written: a part of it, and zeros for the rest.
-func begunMark(text []byte, at Position) bool {
+func begunMark(text []byte, at Position, before frameSum) bool {
 	const most = 128
-	mark := followMark(at)
+	mark := followMark(at, before)
 	for i, c := range text {
 		if c != 0 && (i >= len(mark) || c != mark[i]) {
 			return false
@@ -498,7 +559,7 @@ func parseHead(head []byte, left int64) (magic uint32, body, mark int64, ok bool
 
 // hasChecksum reports whether the head's checksum is that of a body at a place.
 func hasChecksum(head, body []byte, at Position) bool {
-	return frameChecksum(body, at) == binary.LittleEndian.Uint32(head[8:])
+	return frameSum(frameChecksum(body, at, beforeOf(head))) == sumOf(head)
 }
 
 // frameAt reports whether text begins with a whole frame that was written at a place.

@@ -55,6 +55,7 @@ type Log struct {
 	suspect   bool                 // the file may end with bytes that were not acknowledged
 	unrotated bool                 // the last attempt to make a new segment failed
 	inUse     datadir.FileIdentity // the file
+	last      frameSum             // of the last frame
 	reserve   diskReserve
 	confirmed *datadir.ConfirmedFile
 
@@ -160,13 +161,14 @@ func (l *Log) append(frames ...[]byte) (at Position, err error) {
 		}
 		at = l.segments.end()
 	}
-	end := at
+	end, last := at, l.last
 	for _, f := range frames {
-		f = SealFrame(f, end)
+		f = sealFrame(f, end, last)
 		if _, err = l.file.WriteAt(f, end.At); err != nil {
 			break
 		}
 		end.At += int64(len(f))
+		last = sumOf(f)
 	}
 	if err == nil {
 		err = l.file.Sync()
@@ -176,6 +178,7 @@ func (l *Log) append(frames ...[]byte) (at Position, err error) {
 		_ = l.truncateSuspect() // or before the next frame
 		return at, fmt.Errorf("%s: %w", l.Path(at.Segment), err)
 	}
+	l.last = last
 	l.segments.grow(end.At - at.At)
 	l.tail.advance(end)
 	l.confirm()
@@ -265,8 +268,8 @@ func (l *Log) begin(number uint64) error {
 		return err
 	}
 	w := l.opts.Wrap(f)
-	before, identity := l.before(), l.tail.id()
-	_, err = w.WriteAt(AppendHeader(nil, number, l.Base(), before, identity), 0)
+	h := segmentHeader{l.Base(), l.before(), l.last, l.tail.id()}
+	_, err = w.WriteAt(h.append(nil, number), 0)
 	if err == nil {
 		err = w.Sync()
 	}
@@ -291,7 +294,7 @@ func (l *Log) begin(number uint64) error {
 		_ = l.file.Close()
 	}
 	l.file, l.inUse = w, inUse
-	l.segments.add(segmentFile{number, HeaderSize, before})
+	l.segments.add(segmentFile{number, HeaderSize, h.before})
 	l.confirm()
 	return nil
 }
@@ -307,7 +310,7 @@ func (l *Log) before() int64 {
 // markFollowed marks the current segment as followed by another, which exists by now: if that is missing later, the log is refused.
 func (l *Log) markFollowed() {
 	at := l.segments.end()
-	head := followMark(at)
+	head := followMark(at, l.last)
 	if _, err := l.file.WriteAt(head[:], at.At); err != nil || l.file.Sync() != nil {
 		_ = l.file.Truncate(at.At)
 		return
