@@ -44,6 +44,9 @@ type Options struct {
 	// DriveLog is a file that gets one line of JSON before each write and command to a device, for tests and audits.
 	DriveLog string
 
+	// OnConnect is called whenever the broker has been reached; nil: nothing is. The node's Devices follow.
+	OnConnect func()
+
 	// Traces records writes to devices; nil: nobody does.
 	Traces *tracing.Tracer
 

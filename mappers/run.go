@@ -175,6 +175,9 @@ func (m *mapper) clientOptions() client.Options {
 		m.out.connected()
 		m.events.connected(true)
 		m.requestSetupAll()
+		if m.o.OnConnect != nil {
+			m.o.OnConnect()
+		}
 		return nil
 	}
 	o.OnDisconnect = func(error) {

@@ -33,9 +33,9 @@ type bridge struct {
 	dir     string
 	options mappers.Options
 	log     zerolog.Logger
-	began   time.Time
 
 	mu       sync.Mutex
+	reached  time.Time        // when the node's broker was, first
 	peers    map[string]*peer // by protocol
 	removed  map[string]time.Time
 	removing int             // devices
@@ -44,7 +44,7 @@ type bridge struct {
 }
 
 func newBridge(dir string, o mappers.Options) (*bridge, error) {
-	b := &bridge{dir: dir, options: o, log: o.Log, began: time.Now(), peers: map[string]*peer{}, removed: map[string]time.Time{}}
+	b := &bridge{dir: dir, options: o, log: o.Log, peers: map[string]*peer{}, removed: map[string]time.Time{}}
 	raw, err := os.ReadFile(filepath.Join(dir, registrationsFile))
 	if errors.Is(err, fs.ErrNotExist) {
 		return b, nil
@@ -73,7 +73,15 @@ func (b *bridge) run(ctx context.Context) error {
 		b.start(p)
 	}
 	b.mu.Unlock()
-	err := mappers.Run(ctx, b.options, noDriver{}) // so that the bridge itself is seen
+	o := b.options
+	o.OnConnect = func() {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		if b.reached.IsZero() {
+			b.reached = time.Now()
+		}
+	}
+	err := mappers.Run(ctx, o, noDriver{}) // so that the bridge itself is seen
 	b.mu.Lock()
 	b.runCx = nil // nothing is started any more
 	b.mu.Unlock()
@@ -205,7 +213,7 @@ func (b *bridge) take(r report) error {
 		return nil
 	}
 	now := time.Now()
-	if now.Sub(b.began) <= settleTime || now.Sub(b.removed[r.device]) <= settleTime || b.runCx == nil || b.removing >= mostRemovals {
+	if b.reached.IsZero() || now.Sub(b.reached) <= settleTime || now.Sub(b.removed[r.device]) <= settleTime || b.runCx == nil || b.removing >= mostRemovals {
 		return errUnknownDevice
 	}
 	if len(b.removed) > 10_000 {
@@ -230,8 +238,8 @@ func (b *bridge) take(r report) error {
 // mostRemovals is how many devices are being removed from mappers at a time; what is reported of others is refused until then, and removed later.
 const mostRemovals = 16
 
-// settleTime is how long after its start the bridge may not know all devices yet.
-const settleTime = time.Minute
+// settleTime is how long after it has reached the node's broker the bridge may not know all devices yet.
+const settleTime = 10 * time.Second
 
 // noDriver drives nothing.
 type noDriver struct{}

@@ -357,7 +357,7 @@ func TestADeviceAboutWhichTheMapperHangsHoldsUpNoOther(t *testing.T) {
 func TestADeviceThatIsMadeAgainBeforeItsMapperWasToldThatItIsGoneStays(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "knx.sock")
 	m := startMapper(t, path)
-	b := &bridge{peers: map[string]*peer{"knx": newPeer(registrationAt(path), false)}, began: time.Now()}
+	b := &bridge{peers: map[string]*peer{"knx": newPeer(registrationAt(path), false)}}
 	p := b.peers["knx"]
 	t.Cleanup(p.close)
 	s := opened(t, p).(*session)
@@ -579,7 +579,7 @@ func TestReportsOfUnknownDevicesAreBounded(t *testing.T) {
 	defer l.Close()
 	ctx, stop := context.WithCancel(t.Context())
 	p := newPeer(registrationAt(l.Addr().String()), false)
-	b.peers["knx"], b.runCx, b.began = p, ctx, time.Now().Add(-2*settleTime)
+	b.peers["knx"], b.runCx, b.reached = p, ctx, time.Now().Add(-2*settleTime)
 	for i := range 1000 {
 		require.ErrorIs(t, b.take(report{device: fmt.Sprint("d", i), values: map[string]string{"v": "1"}}), errUnknownDevice)
 	}
@@ -590,6 +590,26 @@ func TestReportsOfUnknownDevicesAreBounded(t *testing.T) {
 	stop()
 	b.work.Wait()
 	p.close()
+}
+
+// While the node's broker is not reached, and for a moment after that, the bridge doesn't know the Devices: it removes none.
+func TestNothingIsRemovedFromAMapperWhoseDevicesAreNotKnownYet(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "knx.sock")
+	m := startMapper(t, path)
+	p := newPeer(registrationAt(path), false)
+	t.Cleanup(p.close)
+	b := &bridge{peers: map[string]*peer{"knx": p}, removed: map[string]time.Time{}, runCx: t.Context()}
+	r := report{device: "boiler", values: map[string]string{"setpoint": "20"}}
+	for _, reached := range []time.Time{{}, time.Now()} {
+		b.reached = reached
+		require.ErrorIs(t, b.take(r), errUnknownDevice)
+		b.work.Wait()
+		m.expect(t)
+	}
+	b.reached = time.Now().Add(-2 * settleTime)
+	require.ErrorIs(t, b.take(r), errUnknownDevice)
+	b.work.Wait()
+	m.expect(t, "RemoveDevice")
 }
 
 func FuzzReports(f *testing.F) {

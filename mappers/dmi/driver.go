@@ -130,9 +130,13 @@ func (d *device) tell(ctx context.Context, written map[string]string) error {
 		return err
 	}
 	if err := d.p.tellModel(ctx, form); err != nil {
+		if !knows {
+			return notTold(err)
+		}
 		return err
 	}
 	request := appendBytes(nil, 1, message)
+	var failed error
 	if !knows {
 		err := d.p.call(ctx, "RegisterDevice", request)
 		if !isRefusal(err) && !mappers.IsNotSent(err) {
@@ -142,11 +146,15 @@ func (d *device) tell(ctx context.Context, written map[string]string) error {
 		}
 		// A mapper that knows the device says so, or keeps it as it was: it is told by the update that follows.
 		if err != nil && (!doubtful || !isRefusal(err)) {
-			return err
+			return notTold(err)
 		}
+		failed = err
 	}
 	if knows || doubtful {
-		if err := d.p.call(ctx, "UpdateDevice", request); err != nil {
+		switch err := d.p.call(ctx, "UpdateDevice", request); {
+		case failed != nil && isRefusal(err):
+			return notTold(failed)
+		case err != nil:
 			return err
 		}
 	}
@@ -155,6 +163,14 @@ func (d *device) tell(ctx context.Context, written map[string]string) error {
 	d.mu.Unlock()
 	d.knownSince(life, form)
 	return nil
+}
+
+// notTold is the error of a device that the mapper doesn't know because it has failed a call: nobody drives it.
+func notTold(err error) error {
+	if r := (*mappers.Refusal)(nil); errors.As(err, &r) {
+		return mappers.NotSent(errors.New(r.Message))
+	}
+	return err
 }
 
 func isRefusal(err error) bool {

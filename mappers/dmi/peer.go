@@ -212,7 +212,12 @@ func (p *peer) tellModel(ctx context.Context, form string) error {
 	if known == string(model) {
 		return nil
 	}
-	if err := p.call(ctx, "CreateDeviceModel", appendBytes(nil, 1, model)); err != nil {
+	request := appendBytes(nil, 1, model)
+	err = p.call(ctx, "CreateDeviceModel", request)
+	if isRefusal(err) && p.call(ctx, "UpdateDeviceModel", request) == nil {
+		err = nil // it had a model of this name
+	}
+	if err != nil {
 		return err
 	}
 	p.mu.Lock()
