@@ -196,8 +196,8 @@ func (t *Tree) setDocument(n *nodeState, a topics.Address, document []byte) {
 		}
 		n.Labels = m.Labels
 		t.noteNode(n)
-		for _, d := range n.devices {
-			if d.object != nil {
+		for _, name := range slices.Sorted(maps.Keys(n.devices)) {
+			if d := n.devices[name]; d.object != nil {
 				d.whole = true
 				t.note(d)
 			}

@@ -44,6 +44,8 @@ type Message struct {
 	Payload []byte
 	QoS     byte
 	Retain  bool // it is, or was, retained
+	// Origin is who has published it: the user property origin. A view marks with it what bears no mark in itself.
+	Origin string
 }
 
 // Node is a node as the tree tells of it.

@@ -10,7 +10,7 @@
 //	remove lamp                       there is no such Device any more
 //	event button action single        an event of the Device
 //	received TOPIC PAYLOAD            a message at the peer
-//	found TOPIC PAYLOAD               a retained message at the peer
+//	found TOPIC PAYLOAD               a retained message at the peer; origin=NAME before the topic: who has published it
 //	settled                           all was told once
 //	refused lamp power because        a Set was refused
 //	past lamp 1700000000000 power=ON  what a property was at a time in milliseconds; more of such pairs; power= is: it had none
@@ -168,8 +168,14 @@ func (s *viewScript) run(line string) error {
 	case "event", "refused", "past":
 		return s.ofDevice(words)
 	case "received", "found":
-		topic, payload, _ := strings.Cut(strings.TrimPrefix(line, words[0]+" "), " ")
-		s.tell(&views.Received{Message: views.Message{Topic: topic, Payload: s.Read(payload), QoS: 1, Retain: words[0] == "found"}})
+		rest := strings.TrimPrefix(line, words[0]+" ")
+		origin := ""
+		if by, marked := strings.CutPrefix(words[1], "origin="); marked {
+			origin = by
+			rest = strings.TrimPrefix(rest, words[1]+" ")
+		}
+		topic, payload, _ := strings.Cut(rest, " ")
+		s.tell(&views.Received{Message: views.Message{Topic: topic, Payload: s.Read(payload), QoS: 1, Retain: words[0] == "found", Origin: origin}})
 	case "settled":
 		s.tell(&views.Settled{})
 	case "ending":
