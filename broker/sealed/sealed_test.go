@@ -28,26 +28,27 @@ var testKey = sealed.Key{1, 2, 3}
 
 // A log of sealed frames keeps the contract of the engine below it.
 func TestALogOfSealedFramesIsOrdered(t *testing.T) {
-	t.Run("above files", func(t *testing.T) {
-		orderedtest.Run(t, func(t *testing.T, dir string) orderedtest.Engine {
-			l, err := wal.Open(wal.Options{Dir: dir, Name: "the log", Keeps: "the frames", Segment: 1000, Log: zerolog.Nop()})
-			require.NoError(t, err)
-			require.NoError(t, l.Scan(0, func(wal.Position, []byte) error { return nil }))
-			require.NoError(t, l.Begin(0))
-			o := wal.NewOrdered(l)
-			return sealedEngine(t, orderedtest.Engine{Log: o, Close: l.Close, Cut: l.Cut, Renew: o.Renew})
-		})
+	sealedOpen := func(below orderedtest.Open) orderedtest.Open {
+		return func(t *testing.T, dir string) orderedtest.Engine { return sealedEngine(t, below(t, dir)) }
+	}
+	t.Run("above files", func(t *testing.T) { orderedtest.Run(t, sealedOpen(openFiles(1000))) })
+	t.Run("above a file", func(t *testing.T) {
+		last := func(dir string) string { return filepath.Join(dir, "000000000001.log") }
+		orderedtest.Run(t, orderedtest.WithCrashes(sealedOpen(openFiles(1<<20)), last))
 	})
-	t.Run("above memory", func(t *testing.T) {
-		logs := make(map[string]*orderedtest.MemoryLog)
-		orderedtest.Run(t, func(t *testing.T, dir string) orderedtest.Engine {
-			if logs[dir] == nil {
-				logs[dir] = orderedtest.NewMemory()
-			}
-			nothing := func() error { return nil }
-			return sealedEngine(t, orderedtest.Engine{Log: logs[dir], Close: nothing, Cut: nothing, Renew: logs[dir].Renew})
-		})
-	})
+	t.Run("above memory", func(t *testing.T) { orderedtest.Run(t, sealedOpen(orderedtest.OpenMemory())) })
+	t.Run("above what others share", func(t *testing.T) { orderedtest.Run(t, sealedOpen(orderedtest.OpenSharedMemory())) })
+}
+
+func openFiles(segment int) orderedtest.Open {
+	return func(t *testing.T, dir string) orderedtest.Engine {
+		l, err := wal.Open(wal.Options{Dir: dir, Name: "the log", Keeps: "the frames", Segment: segment, Log: zerolog.Nop()})
+		require.NoError(t, err)
+		require.NoError(t, l.Scan(0, func(wal.Position, []byte) error { return nil }))
+		require.NoError(t, l.Begin(0))
+		o := wal.NewOrdered(l)
+		return orderedtest.Engine{Log: o, Close: l.Close, Cut: l.Cut, Renew: o.Renew, Size: l.Size}
+	}
 }
 
 // sealedEngine seals the frames of an engine. A log that is made anew gets its frames sealed anew.

@@ -7,8 +7,10 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"os"
 	"slices"
 	"sync"
+	"testing"
 
 	"github.com/edgebus/edgebus/broker/ordered"
 )
@@ -201,4 +203,57 @@ func (m *MemoryLog) ID() ordered.LogID {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.id
+}
+
+// OpenMemory opens logs in memory, one in each directory.
+func OpenMemory() Open {
+	logs := make(map[string]*MemoryLog)
+	return func(_ *testing.T, dir string) Engine {
+		if logs[dir] == nil {
+			logs[dir] = NewMemory()
+		}
+		return logs[dir].engine()
+	}
+}
+
+// OpenSharedMemory opens logs in memory that other processes can open, one in each directory.
+func OpenSharedMemory() Open {
+	logs := make(map[string]*MemoryLog)
+	return func(t *testing.T, dir string) Engine {
+		if logs[dir] == nil && os.Getenv(writerDir) == "" {
+			logs[dir] = NewMemory()
+			ShareMemory(t, logs[dir], dir)
+		}
+		shared := OpenShared(t, dir)
+		if m := logs[dir]; m != nil {
+			e := m.engine()
+			e.Log, e.Close, e.Shared = shared.Log, shared.Close, true
+			return e
+		}
+		return shared
+	}
+}
+
+// engine is the log with all its faults.
+func (m *MemoryLog) engine() Engine {
+	nothing := func() error { return nil }
+	return Engine{
+		Log: m, Close: nothing, Cut: nothing, Renew: m.Renew,
+		Unknown: func(late bool) func() {
+			fault := LostAnswer
+			if late {
+				fault = LateRequest
+			}
+			m.Inject(func([][]byte) AppendFault {
+				was := fault
+				fault = None
+				return was
+			})
+			return m.Deliver
+		},
+		CutBack: func(end ordered.Position) error {
+			m.Change(func(frames [][]byte) [][]byte { return frames[:int(end)-m.trimmed] })
+			return nil
+		},
+	}
 }

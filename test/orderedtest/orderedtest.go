@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"os"
 	"sync"
 	"testing"
 	"time"
@@ -25,6 +26,20 @@ type Engine struct {
 	Cut func() error
 	// Renew makes the log anew, with what is in it. It goes on at positions that the one before didn't have.
 	Renew func() error
+
+	// What an engine has only some of has further tests.
+
+	// Unknown has the outcome of the next append be unknown: its answer is lost, or it is late, and comes into the log, if it still can, with
+	// deliver.
+	Unknown func(late bool) (deliver func())
+	// CutBack has the log end at a frame, as when an older copy of it was put back. It is called between Close and Open.
+	CutBack func(end ordered.Position) error
+	// Size is how many bytes are on disk. Tear takes so many from their end, or makes them zero, as a crash leaves what was not answered yet; it is
+	// called for a copy of the directory that is not open.
+	Size func() int64
+	Tear func(dir string, bytes int64, zeros bool) error
+	// Shared says that other processes can open the same log at the same time, by the same dir.
+	Shared bool
 }
 
 // Open opens the log that lives in dir. Closing and opening again is a restart.
@@ -32,6 +47,10 @@ type Open func(t *testing.T, dir string) Engine
 
 // Run runs the suite.
 func Run(t *testing.T, open Open) {
+	if dir := os.Getenv(writerDir); dir != "" {
+		beWriter(t, open, dir)
+		return
+	}
 	for name, test := range map[string]func(*testing.T, *logEnv){
 		"frames are in order":                    testOrder,
 		"who is behind appends nothing":          testMoved,
@@ -40,11 +59,17 @@ func Run(t *testing.T, open Open) {
 		"who reads waits for more":               testWaiting,
 		"who gives up appends nothing":           testCancelled,
 		"what was trimmed is gone":               testTrimmed,
+		"who reads the end goes on over a trim":  testTailOverTrim,
+		"who is behind a trim misses no frame":   testBehindTrim,
 		"what is not there yet":                  testBack,
 		"a restart":                              testRestart,
 		"a reader goes on over segments":         testReaderAcrossCuts,
 		"a log that is made anew is another one": testAnew,
 		"frames of any size":                     testSizes,
+		"an outcome that nobody knows":           testUnknown,
+		"a log that was cut back":                testCutBack,
+		"a crash at each byte":                   testCrash,
+		"a process that was stopped":             testStopped,
 	} {
 		t.Run(name, func(t *testing.T) {
 			e := &logEnv{t: t, open: open, dir: t.TempDir()}
