@@ -23,7 +23,7 @@
 // # Packages, in reading order
 //
 //	store, store/disk   objects as bytes with a revision; the records that they are, and the index that serves reads
-//	jetstream           the engine of the log that NATS servers replicate, for several hubs
+//	cluster, jetstream  one of several hubs owns the log that they share, the others stand by; the engine that NATS servers replicate it with
 //	objects             the one place in which objects are read and written by the rules for all of them: validation, field
 //	                    owners, finalizers, Secrets sealed (sealed.go), what a writer may refer to (objects/rawjson: parts of JSON without decoding it)
 //	api                 objects over HTTP, as Kubernetes serves them; dialects are other forms of the same objects

@@ -1,0 +1,11 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build !linux
+
+package cluster
+
+import "time"
+
+var started = time.Now()
+
+func clock() time.Duration { return time.Since(started) }

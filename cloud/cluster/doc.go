@@ -1,0 +1,17 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package cluster is one of several hubs that have a log in common: one of them owns it, and the others stand by, each with a copy of all that is in it.
+//
+// Who owns the log is said in the log alone. A hub takes it with a frame at the position up to which it has read, when it has read none for a while; so
+// the one before can append no more, whatever it believes. An append of which nobody knows whether it succeeded is made again at the same position until it
+// is refused or taken: one of them is in the log at most, and what is there is read then. Until then nobody is answered.
+//
+// It never looks at another clock than the host's own, which goes on while the host sleeps, and knows nothing of what a hub does.
+//
+// # Files, in reading order
+//
+//	frame.go    what is in a frame
+//	member.go   Member: it owns the log or stands by; how it appends
+//	standby.go  how it follows the log, and takes it
+//	clock_*.go  the clock
+package cluster

@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cluster
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+
+	"github.com/edgebus/edgebus/broker/journal"
+	"github.com/edgebus/edgebus/broker/ordered"
+	"github.com/edgebus/edgebus/broker/sealed"
+)
+
+// Kinds of frames. An unknown one is of a later version: who meets it stops.
+const (
+	kindTake    = 1 // the writer owns the log from here on; its name
+	kindCommit  = 2 // a group of the journal
+	kindIdle    = 3 // the owner is there
+	kindRelease = 4 // the owner stops: nobody need wait until it has been silent for long
+)
+
+// frame is what a member appends. Its number is its own for each writer, which is new with each start.
+type frame struct {
+	kind           byte
+	writer, number uint64
+	body           []byte
+}
+
+const frameHead = 1 + 8 + 8
+
+func (f frame) encode() []byte {
+	b := make([]byte, 0, frameHead+len(f.body))
+	b = binary.LittleEndian.AppendUint64(append(b, f.kind), f.writer)
+	return append(binary.LittleEndian.AppendUint64(b, f.number), f.body...)
+}
+
+func decodeFrame(b []byte) (f frame, err error) {
+	if len(b) < frameHead || b[0] < kindTake || b[0] > kindRelease {
+		return f, errors.New("a frame of an unknown kind: it is of another version of Edgebus; upgrade this hub")
+	}
+	return frame{b[0], binary.LittleEndian.Uint64(b[1:]), binary.LittleEndian.Uint64(b[9:]), b[frameHead:]}, nil
+}
+
+// originOf is what the journal keeps of where it is in the log.
+func originOf(log ordered.LogID, m sealed.Mark) journal.Origin {
+	return journal.Origin{Log: log, At: m.At, Hash: append(binary.LittleEndian.AppendUint64(nil, m.Epoch), m.Hash[:]...)}
+}
+
+func markOf(o journal.Origin) (m sealed.Mark, err error) {
+	if o.At == 0 {
+		return m, nil
+	}
+	if len(o.Hash) != 8+len(m.Hash) {
+		return m, fmt.Errorf("the journal's place in the log has %d bytes of a hash", len(o.Hash))
+	}
+	m.At, m.Epoch = o.At, binary.LittleEndian.Uint64(o.Hash)
+	copy(m.Hash[:], o.Hash[8:])
+	return m, nil
+}

@@ -1,0 +1,308 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"github.com/edgebus/edgebus/broker/journal"
+	"github.com/edgebus/edgebus/broker/ordered"
+	"github.com/edgebus/edgebus/broker/sealed"
+)
+
+// Options are what a member is made from.
+type Options struct {
+	Log     ordered.Log // the engine
+	Key     sealed.Key
+	Name    string        // of this hub, as the others show it
+	Silence time.Duration // after which others take the log
+	// Lost is called once, when another one owns the log or this hub can't keep what is in it: nothing may be answered any more, and nothing that
+	// waits for a commit is. It must not block.
+	Lost   func(error)
+	Logger zerolog.Logger
+	Clock  func() time.Duration // nil: the host's
+
+	ablation ablation // in tests
+}
+
+// ablation is what a test leaves out, to show that it would be missed.
+type ablation int
+
+const (
+	nothing     ablation = iota
+	noBarrier            // after an unknown outcome the frame is appended behind what is there
+	takesUnread          // the log is taken at its end, and not at what was read
+)
+
+// Errors of a member.
+var (
+	// ErrLost is the outcome of commits after another hub took the log.
+	ErrLost = errors.New("another hub owns the log")
+	// ErrNoMember is the error for a journal that is no copy of the log.
+	ErrNoMember = errors.New("the data is of no cluster")
+)
+
+// state is what a member is.
+type state int32
+
+const (
+	standsBy state = iota
+	owns
+	lost
+)
+
+// Member is a hub's part in the cluster. Its journal's groups go through Commit.
+type Member struct {
+	o      Options
+	log    *sealed.Log
+	writer uint64
+	closed chan struct{}
+	ctx    context.Context //nolint:containedctx // of what is appended: a journal's commit has none
+	cancel context.CancelFunc
+
+	state atomic.Int32
+	fresh atomic.Int64 // until when, by the clock, nobody else can own the log
+	owner atomic.Pointer[string]
+	heard atomic.Int64 // when a frame was read or appended last
+
+	mu       sync.Mutex
+	mark     sealed.Mark // what was read and applied, or appended
+	number   uint64
+	applying journal.Origin
+	sent     time.Duration // when the last frame was appended
+
+	waiting sync.Mutex
+	renewed chan struct{} // closed with the next append
+}
+
+// New makes a member, which stands by.
+func New(o Options) *Member {
+	if o.Clock == nil {
+		o.Clock = clock
+	}
+	m := &Member{o: o, writer: rand.Uint64(), closed: make(chan struct{}), renewed: make(chan struct{})}
+	m.ctx, m.cancel = context.WithCancel(context.Background())
+	nobody := ""
+	m.owner.Store(&nobody)
+	return m
+}
+
+// Close ends what waits for the log.
+func (m *Member) Close() error {
+	m.cancel()
+	return nil
+}
+
+// Owns reports whether the log is this hub's at this moment: whatever is read now is the last that anybody was told.
+func (m *Member) Owns() bool {
+	return state(m.state.Load()) == owns && int64(m.o.Clock()) < m.fresh.Load()
+}
+
+// AwaitOwned waits until the log is this hub's. It reports false when that is over.
+func (m *Member) AwaitOwned() bool {
+	for {
+		m.waiting.Lock()
+		renewed := m.renewed
+		m.waiting.Unlock()
+		if m.Owns() {
+			return true
+		}
+		if state(m.state.Load()) != owns {
+			<-m.ctx.Done() // nobody is told anything by a hub that has lost the log
+			return false
+		}
+		select {
+		case <-renewed:
+		case <-m.ctx.Done():
+			return false
+		}
+	}
+}
+
+// Owner is the name of who owns the log, as far as this hub has read; empty: nobody has yet.
+func (m *Member) Owner() string { return *m.owner.Load() }
+
+// Silent is for how long nothing was read or appended.
+func (m *Member) Silent() time.Duration { return m.o.Clock() - time.Duration(m.heard.Load()) }
+
+// At is the position up to which this hub has what is in the log.
+func (m *Member) At() ordered.Position {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.mark.At
+}
+
+// Commit appends a group of the journal, and says where it is. It returns when that is sure, or never.
+func (m *Member) Commit(_ context.Context, body []byte) (journal.Origin, error) {
+	if state(m.state.Load()) == standsBy { // what is applied is in the log
+		return m.applying, nil
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if err := m.append(kindCommit, body); err != nil {
+		return journal.Origin{}, err
+	}
+	return originOf(m.o.Log.ID(), m.mark), nil
+}
+
+// append is put of an owner. When that is over it doesn't return before Close: who waits for it must not be told no, for it may be in the log.
+func (m *Member) append(kind byte, body []byte) error {
+	err := m.ctx.Err()
+	if state(m.state.Load()) == owns {
+		err = m.put(kind, body)
+	}
+	if err != nil && m.ctx.Err() == nil {
+		m.Lose(err)
+	}
+	if state(m.state.Load()) == lost {
+		<-m.ctx.Done()
+		return ErrLost
+	}
+	return err
+}
+
+// Lose has this hub own the log no more.
+func (m *Member) Lose(why error) {
+	if m.state.CompareAndSwap(int32(owns), int32(lost)) {
+		m.o.Lost(why)
+	}
+}
+
+// takenError is why a member can't append: somebody else's frame is where it would have been.
+type takenError struct{ by frame }
+
+func (e *takenError) Error() string {
+	if e.by.kind == kindTake {
+		return fmt.Sprintf("%s has taken the log", e.by.body)
+	}
+	return "another hub has appended to the log"
+}
+
+const (
+	retryPause = 50 * time.Millisecond
+	retryMost  = time.Second
+	lookTime   = time.Second // for a frame that must be there to be read
+)
+
+// put appends a frame at the mark, whatever it takes: it is made again until it is known to be there, or another one is. The caller holds mu.
+func (m *Member) put(kind byte, body []byte) error {
+	m.number++
+	f := frame{kind, m.writer, m.number, body}
+	text := f.encode()
+	began := m.o.Clock()
+	for pause := retryPause; ; pause = min(2*pause, retryMost) {
+		at, err := m.log.Append(m.ctx, m.mark.At, text)
+		if last := m.log.Last(); err == nil && last.At == at { // else others have appended since
+			m.stored(last, began)
+			return nil
+		}
+		if m.ctx.Err() != nil {
+			return m.ctx.Err()
+		}
+		// Somebody's frame may be there. That none is to be seen says nothing: then it is appended again.
+		next, is, broken := m.next()
+		switch {
+		case broken != nil:
+			return broken
+		case is && next.writer == f.writer && m.o.ablation == noBarrier:
+			m.mark = next.mark
+			continue
+		case is && next.writer == f.writer && next.number == f.number:
+			m.stored(next.mark, began)
+			return nil
+		case is:
+			return &takenError{next.frame}
+		}
+		if pause == retryMost {
+			m.o.Logger.Warn().Err(err).Msg("the log doesn't answer; nothing is acknowledged meanwhile")
+		}
+		select {
+		case <-time.After(pause):
+		case <-m.ctx.Done():
+			return m.ctx.Err()
+		}
+	}
+}
+
+// stored notes that a frame is in the log. Others count their silence from when they read it, which is after the append began.
+func (m *Member) stored(mark sealed.Mark, began time.Duration) {
+	m.mark, m.sent = mark, m.o.Clock()
+	m.heard.Store(int64(m.sent))
+	m.fresh.Store(int64(began + m.o.Silence/5*4)) // clocks may run differently
+	m.waiting.Lock()
+	close(m.renewed)
+	m.renewed = make(chan struct{})
+	m.waiting.Unlock()
+}
+
+// markedFrame is a frame that was read.
+type markedFrame struct {
+	frame
+	mark sealed.Mark
+}
+
+// next is the frame after the mark, if it is to be seen.
+func (m *Member) next() (next markedFrame, is bool, err error) {
+	ctx, cancel := context.WithTimeout(m.ctx, lookTime)
+	defer cancel()
+	for f, err := range m.log.Follow(ctx, m.mark) {
+		var broken *sealed.BrokenError
+		if errors.As(err, &broken) || errors.Is(err, ordered.ErrGone) || errors.Is(err, ordered.ErrBack) {
+			return next, false, err
+		} else if err != nil {
+			return next, false, nil
+		}
+		next.mark = f.Mark
+		next.frame, err = decodeFrame(f.Body)
+		next.body = append([]byte(nil), next.body...)
+		return next, err == nil, err
+	}
+	return next, false, nil
+}
+
+// Run has an owner be heard, until ctx ends or it owns the log no more.
+func (m *Member) Run(ctx context.Context) error {
+	every := m.o.Silence / 4
+	tick := time.NewTicker(every / 2)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-m.ctx.Done():
+			return nil
+		case <-tick.C:
+		}
+		if err := m.beHeard(every); err != nil {
+			return err
+		}
+	}
+}
+
+func (m *Member) beHeard(every time.Duration) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.o.Clock()-m.sent < every {
+		return nil
+	}
+	return m.append(kindIdle, nil)
+}
+
+// Release tells the others that this hub stops, for as long as ctx.
+func (m *Member) Release(ctx context.Context) {
+	stop := context.AfterFunc(ctx, m.cancel)
+	defer stop()
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if state(m.state.Load()) == owns && m.put(kindRelease, nil) == nil {
+		m.state.Store(int32(lost))
+	}
+}

@@ -1,0 +1,197 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/edgebus/edgebus/broker/journal"
+	"github.com/edgebus/edgebus/broker/ordered"
+	"github.com/edgebus/edgebus/broker/sealed"
+)
+
+const (
+	applyBytes  = 1 << 20 // that are applied at once
+	applyFrames = 1024
+	idleFrames  = 256 // that are applied as one, since they say nothing
+)
+
+// Stand follows the log into a journal, until this hub owns it. The journal then has all that is in the log. An error is why this hub can't be a member
+// as it is.
+func (m *Member) Stand(ctx context.Context, j *journal.Journal) error {
+	into := journal.CopyIn(j)
+	origin, is, err := into.Origin()
+	switch {
+	case err != nil:
+		return err
+	case !is:
+		return ErrNoMember
+	case origin.Log != m.o.Log.ID():
+		return fmt.Errorf("the log was made anew: this hub has a part of log %x, and it is %x. Move its data away and join again", uint64(origin.Log), uint64(m.o.Log.ID()))
+	}
+	mark, err := markOf(origin)
+	if err != nil {
+		return err
+	}
+	m.mu.Lock()
+	m.mark, m.log = mark, sealed.New(m.o.Log, m.o.Key, mark)
+	m.mu.Unlock()
+	m.heard.Store(int64(m.o.Clock()))
+	return (&standby{m: m, into: into, frames: make(chan received, applyFrames)}).run(ctx)
+}
+
+// standby is a member that stands by.
+type standby struct {
+	m      *Member
+	into   journal.Copy
+	frames chan received
+	idle   int  // frames that were read and say nothing
+	hurry  bool // the owner has said that it stops
+}
+
+type received struct {
+	sealed.Frame
+	err error
+}
+
+func (s *standby) run(ctx context.Context) error {
+	reading, stop := context.WithCancel(ctx)
+	ended := make(chan struct{})
+	defer func() { stop(); <-ended }()
+	defer context.AfterFunc(ctx, s.m.cancel)()
+	go func() {
+		defer close(ended)
+		s.read(reading)
+	}()
+	for {
+		left := s.m.o.Silence - s.m.Silent()
+		if s.hurry {
+			left = 0
+		}
+		if left <= 0 {
+			if took, err := s.take(); took || err != nil {
+				return err
+			}
+			s.hurry = false
+			s.m.heard.Store(int64(s.m.o.Clock())) // others have appended
+			continue
+		}
+		timer := time.NewTimer(left)
+		select {
+		case f := <-s.frames:
+			timer.Stop()
+			if err := s.apply(f); err != nil {
+				return err
+			}
+		case <-timer.C:
+		case <-ctx.Done():
+			timer.Stop()
+			return ctx.Err()
+		case <-s.m.ctx.Done():
+			timer.Stop()
+			return s.m.ctx.Err()
+		}
+	}
+}
+
+func (s *standby) read(ctx context.Context) {
+	for f, err := range s.m.log.Follow(ctx, s.m.mark) {
+		f.Body = slices.Clone(f.Body)
+		select {
+		case s.frames <- received{f, err}:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// apply applies a frame, and those that have been read as well.
+func (s *standby) apply(f received) error {
+	var bodies [][]byte
+	mark, size, idle := s.m.mark, 0, s.idle
+	for more := true; more; {
+		if f.err != nil {
+			return explain(f.err)
+		}
+		one, err := decodeFrame(f.Body)
+		if err != nil {
+			return err
+		}
+		s.hurry = false
+		switch one.kind {
+		case kindTake:
+			name := string(one.body)
+			s.m.owner.Store(&name)
+			s.m.o.Logger.Info().Str("owner", name).Uint64("epoch", f.Epoch).Msg("another hub owns the log; this one stands by")
+		case kindCommit:
+			bodies, size = append(bodies, one.body), size+len(one.body)
+		case kindRelease:
+			s.hurry = true
+		}
+		mark, idle = f.Mark, idle+1
+		more = false
+		if size < applyBytes && len(bodies) < applyFrames {
+			select {
+			case f = <-s.frames:
+				more = true
+			default:
+			}
+		}
+	}
+	s.m.heard.Store(int64(s.m.o.Clock()))
+	if s.idle = idle; bodies != nil || idle >= idleFrames {
+		s.idle = 0
+		s.m.applying = originOf(s.m.o.Log.ID(), mark)
+		if err := s.into.Apply(s.m.applying, bodies...); err != nil {
+			return fmt.Errorf("what is in the log can't be stored here: %w", err)
+		}
+	}
+	s.m.mu.Lock()
+	s.m.mark = mark
+	s.m.mu.Unlock()
+	return nil
+}
+
+// explain says what to do if the log can't be read on.
+func explain(err error) error {
+	var broken *sealed.BrokenError
+	switch {
+	case errors.Is(err, ordered.ErrGone):
+		return fmt.Errorf("this hub was away for so long that the log doesn't have what it lacks (%w). Move its data away and join again, with a backup of a hub that has it", err)
+	case errors.Is(err, ordered.ErrBack):
+		return fmt.Errorf("the log lacks what this hub has read (%w): the servers have lost frames that were acknowledged, or were set up anew. Nothing is served from it. "+
+			"Make a backup of the hub that has most, and begin a cluster with that (`cloudhub restore`, `cloudhub cluster init`)", err)
+	case errors.As(err, &broken):
+		return fmt.Errorf("%w. Nothing is served from it. If the other hubs say so too, begin a cluster with a backup of one of them (`cloudhub restore`, `cloudhub cluster init`)", err)
+	}
+	return err
+}
+
+// take takes the log if nobody has appended since.
+func (s *standby) take() (took bool, err error) {
+	m := s.m
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.o.ablation == takesUnread {
+		if _, end, err := m.o.Log.Bounds(m.ctx); err == nil {
+			m.mark = sealed.Mark{At: end}
+		}
+	}
+	m.log.SetEpoch(m.log.Last().Epoch + 1)
+	err = m.put(kindTake, []byte(m.o.Name))
+	var taken *takenError
+	if errors.As(err, &taken) {
+		return false, nil
+	}
+	if err != nil {
+		return false, explain(err)
+	}
+	m.owner.Store(&m.o.Name)
+	m.state.Store(int32(owns))
+	m.o.Logger.Info().Uint64("epoch", m.mark.Epoch).Uint64("position", uint64(m.mark.At)).Msg("this hub owns the log")
+	return true, nil
+}
