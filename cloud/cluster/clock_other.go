@@ -6,6 +6,6 @@ package cluster
 
 import "time"
 
-var started = time.Now()
+var processStart = time.Now()
 
-func clock() time.Duration { return time.Since(started) }
+func clock() time.Duration { return time.Since(processStart) }

@@ -75,7 +75,7 @@ type testHub struct {
 	name     string
 	log      ordered.Log
 	key      sealed.Key
-	ablation ablation
+	ablation leftOut
 
 	turning sync.Mutex // held while it is started or killed
 	mu      sync.Mutex
@@ -202,7 +202,7 @@ type testCluster struct {
 	acked map[uint64]string
 }
 
-func newCluster(t *testing.T, hubs int, what ablation) *testCluster {
+func newCluster(t *testing.T, hubs int, what leftOut) *testCluster {
 	c := &testCluster{t: t, memory: orderedtest.NewMemory(), key: sealed.NewKey(), acked: make(map[uint64]string)}
 	for i := range hubs {
 		h := newHub(t, &heldReads{Log: c.memory}, c.key, fmt.Sprint("hub-", i))
@@ -316,7 +316,7 @@ func (c *testCluster) others(than *testHub) (list []*testHub) {
 }
 
 func TestAnotherHubTakesTheLogOfASilentOneWithAllThatIsInIt(t *testing.T) {
-	c := newCluster(t, 3, nothing)
+	c := newCluster(t, 3, leftOutNone)
 	owner := c.startAll()
 	for id := range uint64(50) {
 		require.NoError(t, c.put(owner, id+1))
@@ -328,7 +328,7 @@ func TestAnotherHubTakesTheLogOfASilentOneWithAllThatIsInIt(t *testing.T) {
 }
 
 func TestAHubThatStopsHandsTheLogOverAtOnce(t *testing.T) {
-	c := newCluster(t, 2, nothing)
+	c := newCluster(t, 2, leftOutNone)
 	for _, h := range c.hubs {
 		h.start()
 	}
@@ -361,7 +361,7 @@ func TestAPausedOwnerAcknowledgesNothingAfterOthersTookTheLog(t *testing.T) {
 	answered := make(chan error, 1)
 	go func() { answered <- j.Sync([]journal.RecordChange{{ID: 1, Value: []byte("late")}}) }()
 	m.mu.Unlock()
-	require.Eventually(t, func() bool { return state(m.state.Load()) == lost }, 30*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return state(m.state.Load()) == stateLost }, 30*time.Second, time.Millisecond)
 	require.Empty(t, answered, "neither yes nor no")
 	require.NoError(t, m.Close())
 	require.ErrorIs(t, <-answered, ErrLost)
@@ -371,12 +371,12 @@ func TestAPausedOwnerAcknowledgesNothingAfterOthersTookTheLog(t *testing.T) {
 // What became of an append isn't known: its answer was lost, it comes late, or never.
 func TestAnUnknownOutcomeIsFoundOut(t *testing.T) {
 	for name, fault := range map[string]orderedtest.AppendFault{"lost answer": orderedtest.LostAnswer, "late": orderedtest.LateRequest, "lost": orderedtest.LostRequest} {
-		t.Run(name, func(t *testing.T) { require.Empty(t, unknownOutcomes(t, fault, nothing)) })
+		t.Run(name, func(t *testing.T) { require.Empty(t, unknownOutcomes(t, fault, leftOutNone)) })
 	}
 	require.Contains(t, fmt.Sprint(unknownOutcomes(t, orderedtest.LostAnswer, noBarrier)), "times", "without the barrier something is stored twice")
 }
 
-func unknownOutcomes(t *testing.T, fault orderedtest.AppendFault, what ablation) []string {
+func unknownOutcomes(t *testing.T, fault orderedtest.AppendFault, what leftOut) []string {
 	c := newCluster(t, 2, what)
 	owner := c.startAll()
 	for id := range uint64(5) {
@@ -396,11 +396,11 @@ func unknownOutcomes(t *testing.T, fault orderedtest.AppendFault, what ablation)
 
 // A standby that hasn't read all of the log can't take it before it has.
 func TestWhoTakesTheLogHasReadIt(t *testing.T) {
-	require.Empty(t, takenUnread(t, nothing))
+	require.Empty(t, takenUnread(t, leftOutNone))
 	require.Contains(t, fmt.Sprint(takenUnread(t, takesUnread)), "was acknowledged", "taken at its end the log's records are missing")
 }
 
-func takenUnread(t *testing.T, what ablation) []string {
+func takenUnread(t *testing.T, what leftOut) []string {
 	c := newCluster(t, 2, what)
 	c.hubs[0].start()
 	owner := c.awaitOwner(c.hubs[0])
@@ -438,7 +438,7 @@ func TestHubsAreKilledWhileTheLogAnswersAsItLikes(t *testing.T) {
 }
 
 func faultyRun(t *testing.T, seed uint64, took time.Duration) []string {
-	c := newCluster(t, 3, nothing)
+	c := newCluster(t, 3, leftOutNone)
 	c.startAll()
 	dice := rand.New(rand.NewPCG(seed, 1))
 	var rolling sync.Mutex
@@ -501,7 +501,7 @@ func TestALogThatIsNotTheOneThatWasReadIsRefused(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			c := newCluster(t, 1, nothing)
+			c := newCluster(t, 1, leftOutNone)
 			h := c.startAll()
 			for id := range uint64(3) {
 				require.NoError(t, c.put(h, id+1))

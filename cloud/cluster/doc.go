@@ -14,4 +14,9 @@
 //	member.go   Member: it owns the log or stands by; how it appends
 //	standby.go  how it follows the log, and takes it
 //	clock_*.go  the clock
+//
+// # Where to add
+//
+//   - a kind of frame: frame.go, and what a standby does with it in standbyRun.apply. Hubs of an earlier version stop at it.
+//   - what ends an ownership: it calls Member.Lose.
 package cluster

@@ -30,16 +30,16 @@ type Options struct {
 	Logger zerolog.Logger
 	Clock  func() time.Duration // nil: the host's
 
-	ablation ablation // in tests
+	ablation leftOut // in tests
 }
 
-// ablation is what a test leaves out, to show that it would be missed.
-type ablation int
+// leftOut is what a test leaves out, to show that it would be missed.
+type leftOut int
 
 const (
-	nothing     ablation = iota
-	noBarrier            // after an unknown outcome the frame is appended behind what is there
-	takesUnread          // the log is taken at its end, and not at what was read
+	leftOutNone leftOut = iota
+	noBarrier           // after an unknown outcome the frame is appended behind what is there
+	takesUnread         // the log is taken at its end, and not at what was read
 )
 
 // Errors of a member.
@@ -54,9 +54,9 @@ var (
 type state int32
 
 const (
-	standsBy state = iota
-	owns
-	lost
+	stateStandby state = iota
+	stateOwner
+	stateLost
 )
 
 // Member is a hub's part in the cluster. Its journal's groups go through Commit.
@@ -64,7 +64,6 @@ type Member struct {
 	o      Options
 	log    *sealed.Log
 	writer uint64
-	closed chan struct{}
 	ctx    context.Context //nolint:containedctx // of what is appended: a journal's commit has none
 	cancel context.CancelFunc
 
@@ -88,7 +87,7 @@ func New(o Options) *Member {
 	if o.Clock == nil {
 		o.Clock = clock
 	}
-	m := &Member{o: o, writer: rand.Uint64(), closed: make(chan struct{}), renewed: make(chan struct{})}
+	m := &Member{o: o, writer: rand.Uint64(), renewed: make(chan struct{})} //nolint:gosec // G404: it tells writers apart, and keeps nobody out
 	m.ctx, m.cancel = context.WithCancel(context.Background())
 	nobody := ""
 	m.owner.Store(&nobody)
@@ -103,7 +102,7 @@ func (m *Member) Close() error {
 
 // Owns reports whether the log is this hub's at this moment: whatever is read now is the last that anybody was told.
 func (m *Member) Owns() bool {
-	return state(m.state.Load()) == owns && int64(m.o.Clock()) < m.fresh.Load()
+	return state(m.state.Load()) == stateOwner && int64(m.o.Clock()) < m.fresh.Load()
 }
 
 // AwaitOwned waits until the log is this hub's. It reports false when that is over.
@@ -115,7 +114,7 @@ func (m *Member) AwaitOwned() bool {
 		if m.Owns() {
 			return true
 		}
-		if state(m.state.Load()) != owns {
+		if state(m.state.Load()) != stateOwner {
 			<-m.ctx.Done() // nobody is told anything by a hub that has lost the log
 			return false
 		}
@@ -142,7 +141,7 @@ func (m *Member) At() ordered.Position {
 
 // Commit appends a group of the journal, and says where it is. It returns when that is sure, or never.
 func (m *Member) Commit(_ context.Context, body []byte) (journal.Origin, error) {
-	if state(m.state.Load()) == standsBy { // what is applied is in the log
+	if state(m.state.Load()) == stateStandby { // what is applied is in the log
 		return m.applying, nil
 	}
 	m.mu.Lock()
@@ -156,13 +155,13 @@ func (m *Member) Commit(_ context.Context, body []byte) (journal.Origin, error) 
 // append is put of an owner. When that is over it doesn't return before Close: who waits for it must not be told no, for it may be in the log.
 func (m *Member) append(kind byte, body []byte) error {
 	err := m.ctx.Err()
-	if state(m.state.Load()) == owns {
+	if state(m.state.Load()) == stateOwner {
 		err = m.put(kind, body)
 	}
 	if err != nil && m.ctx.Err() == nil {
 		m.Lose(err)
 	}
-	if state(m.state.Load()) == lost {
+	if state(m.state.Load()) == stateLost {
 		<-m.ctx.Done()
 		return ErrLost
 	}
@@ -171,7 +170,7 @@ func (m *Member) append(kind byte, body []byte) error {
 
 // Lose has this hub own the log no more.
 func (m *Member) Lose(why error) {
-	if m.state.CompareAndSwap(int32(owns), int32(lost)) {
+	if m.state.CompareAndSwap(int32(stateOwner), int32(stateLost)) {
 		m.o.Lost(why)
 	}
 }
@@ -302,7 +301,7 @@ func (m *Member) Release(ctx context.Context) {
 	defer stop()
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if state(m.state.Load()) == owns && m.put(kindRelease, nil) == nil {
-		m.state.Store(int32(lost))
+	if state(m.state.Load()) == stateOwner && m.put(kindRelease, nil) == nil {
+		m.state.Store(int32(stateLost))
 	}
 }

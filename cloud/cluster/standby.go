@@ -41,11 +41,11 @@ func (m *Member) Stand(ctx context.Context, j *journal.Journal) error {
 	m.mark, m.log = mark, sealed.New(m.o.Log, m.o.Key, mark)
 	m.mu.Unlock()
 	m.heard.Store(int64(m.o.Clock()))
-	return (&standby{m: m, into: into, frames: make(chan received, applyFrames)}).run(ctx)
+	return (&standbyRun{m: m, into: into, frames: make(chan received, applyFrames)}).run(ctx)
 }
 
-// standby is a member that stands by.
-type standby struct {
+// standbyRun is a member that stands by.
+type standbyRun struct {
 	m      *Member
 	into   journal.Copy
 	frames chan received
@@ -58,7 +58,7 @@ type received struct {
 	err error
 }
 
-func (s *standby) run(ctx context.Context) error {
+func (s *standbyRun) run(ctx context.Context) error {
 	reading, stop := context.WithCancel(ctx)
 	ended := make(chan struct{})
 	defer func() { stop(); <-ended }()
@@ -98,7 +98,7 @@ func (s *standby) run(ctx context.Context) error {
 	}
 }
 
-func (s *standby) read(ctx context.Context) {
+func (s *standbyRun) read(ctx context.Context) {
 	for f, err := range s.m.log.Follow(ctx, s.m.mark) {
 		f.Body = slices.Clone(f.Body)
 		select {
@@ -110,12 +110,12 @@ func (s *standby) read(ctx context.Context) {
 }
 
 // apply applies a frame, and those that have been read as well.
-func (s *standby) apply(f received) error {
+func (s *standbyRun) apply(f received) error {
 	var bodies [][]byte
 	mark, size, idle := s.m.mark, 0, s.idle
 	for more := true; more; {
 		if f.err != nil {
-			return explain(f.err)
+			return explainReadError(f.err)
 		}
 		one, err := decodeFrame(f.Body)
 		if err != nil {
@@ -156,8 +156,8 @@ func (s *standby) apply(f received) error {
 	return nil
 }
 
-// explain says what to do if the log can't be read on.
-func explain(err error) error {
+// explainReadError says what to do if the log can't be read on.
+func explainReadError(err error) error {
 	var broken *sealed.BrokenError
 	switch {
 	case errors.Is(err, ordered.ErrGone):
@@ -172,7 +172,7 @@ func explain(err error) error {
 }
 
 // take takes the log if nobody has appended since.
-func (s *standby) take() (took bool, err error) {
+func (s *standbyRun) take() (took bool, err error) {
 	m := s.m
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -188,10 +188,10 @@ func (s *standby) take() (took bool, err error) {
 		return false, nil
 	}
 	if err != nil {
-		return false, explain(err)
+		return false, explainReadError(err)
 	}
 	m.owner.Store(&m.o.Name)
-	m.state.Store(int32(owns))
+	m.state.Store(int32(stateOwner))
 	m.o.Logger.Info().Uint64("epoch", m.mark.Epoch).Uint64("position", uint64(m.mark.At)).Msg("this hub owns the log")
 	return true, nil
 }
