@@ -122,6 +122,9 @@ On a terminal it writes in colour, unless NO_COLOR is set.`,
 		root.AddGroup(&cobra.Group{ID: group.title, Title: group.title})
 		for _, cmd := range group.commands {
 			cmd.GroupID = group.title
+			if cmd.Name() == "check" {
+				cmd.AddCommand(objects.NewCheckUNS())
+			}
 			root.AddCommand(cmd)
 		}
 	}

@@ -11,20 +11,20 @@ import (
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
-// Levels are the levels of the namespace.
-type Levels struct {
+// PathLevels are the levels of the namespace.
+type PathLevels struct {
 	Root   string   // the first level
 	Labels []string // the labels that the levels after it have the values of
 	Name   string   // the label that names the Device at the last level; a Device without it is there under its own name
 }
 
 // DefaultLevels are those of ISA-95.
-func DefaultLevels() Levels {
-	return Levels{Root: "uns", Labels: []string{"enterprise", "site", "area", "line", "cell"}, Name: "device"}
+func DefaultLevels() PathLevels {
+	return PathLevels{Root: "uns", Labels: []string{"enterprise", "site", "area", "line", "cell"}, Name: "device"}
 }
 
 // Path is where a Device is. A label of the Device goes before that of its node, and a level whose label neither has is left out.
-func (l Levels) Path(node map[string]string, d *resource.Device) string {
+func (l PathLevels) Path(node map[string]string, d *resource.Device) string {
 	levels := []string{l.Root}
 	for _, label := range l.Labels {
 		if value := cmp.Or(d.Metadata.Labels[label], node[label]); value != "" {
@@ -46,11 +46,13 @@ func levelText(value string) string {
 
 // Finding is what a check says of a Device.
 type Finding struct {
-	Device, Path, Problem string
+	Device  string `json:"device"`
+	Path    string `json:"path"`
+	Problem string `json:"problem"`
 }
 
 // Check says which of the Devices are outside of the levels, because a label is missing, and which have one path. labels are those of a node.
-func (l Levels) Check(devices []resource.Device, labels func(node string) map[string]string) (list []Finding) {
+func (l PathLevels) Check(devices []resource.Device, labels func(node string) map[string]string) (list []Finding) {
 	slices.SortStableFunc(devices, func(a, b resource.Device) int {
 		return cmp.Or(cmp.Compare(createdAt(a), createdAt(b)), strings.Compare(keyOf(a), keyOf(b)))
 	})

@@ -21,7 +21,7 @@ import (
 
 // Options are the settings of the view.
 type Options struct {
-	Levels Levels
+	Levels PathLevels
 	JSON   bool   // an object with value, time and quality instead of the bare value
 	Origin string // who publishes: the user property origin of each message
 }
@@ -30,12 +30,12 @@ type Options struct {
 type View struct {
 	o     Options
 	nodes map[string]views.Node
-	at    map[string]place    // of each Device, by node and name
-	paths map[string][]string // the Devices at each path, the first of them shown
+	at    map[string]devicePlace // of each Device, by node and name
+	paths map[string][]string    // the Devices at each path, the first of them shown
 }
 
-// place is where a Device is.
-type place struct {
+// devicePlace is where a Device is.
+type devicePlace struct {
 	path    string
 	created time.Time
 	name    string // with the namespace, for people
@@ -46,7 +46,7 @@ func New(o Options) *View { return &View{o: o} }
 
 // Connect implements views.View.
 func (v *View) Connect(uint64) views.Connection {
-	v.nodes, v.at, v.paths = map[string]views.Node{}, map[string]place{}, map[string][]string{}
+	v.nodes, v.at, v.paths = map[string]views.Node{}, map[string]devicePlace{}, map[string][]string{}
 	return views.Connection{
 		Retained: []string{v.o.Levels.Root + "/#"},
 		Owns: func(m views.Message) bool {
@@ -87,7 +87,7 @@ func (v *View) shows(key string) bool {
 
 // settle puts a Device at its path, and says who can't be shown there any more, or can again.
 func (v *View) settle(key string, d *views.Device) (actions []views.Action) {
-	now := place{path: v.o.Levels.Path(v.nodes[d.Node].Labels, d.Object), name: cmp.Or(d.Object.Metadata.Namespace, resource.DefaultNamespace) + "/" + d.Name()}
+	now := devicePlace{path: v.o.Levels.Path(v.nodes[d.Node].Labels, d.Object), name: cmp.Or(d.Object.Metadata.Namespace, resource.DefaultNamespace) + "/" + d.Name()}
 	if at := d.Object.Metadata.CreationTimestamp; at != nil {
 		now.created = *at
 	}

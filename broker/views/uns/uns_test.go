@@ -36,12 +36,12 @@ func TestAPathHasTheLabelsOfTheDeviceBeforeThoseOfItsNode(t *testing.T) {
 	require.Equal(t, "uns/acme/hall/a_b_/lamp", l.Path(map[string]string{"enterprise": "acme", "area": "yard"}, &d))
 	d.Metadata.Labels["device"] = "L1"
 	require.Equal(t, "uns/hall/a_b_/L1", l.Path(nil, &d))
-	l = Levels{Root: "plant", Labels: []string{"topology.kubernetes.io/zone"}, Name: "tag"}
+	l = PathLevels{Root: "plant", Labels: []string{"topology.kubernetes.io/zone"}, Name: "tag"}
 	require.Equal(t, "plant/z1/lamp", l.Path(map[string]string{"topology.kubernetes.io/zone": "z1"}, &d))
 }
 
 func TestTheCheckTellsMissingLabelsAndDevicesOfOnePath(t *testing.T) {
-	l := Levels{Root: "uns", Labels: []string{"site", "area"}, Name: "device"}
+	l := PathLevels{Root: "uns", Labels: []string{"site", "area"}, Name: "device"}
 	labels := func(node string) map[string]string { return map[string]map[string]string{"n1": {"site": "s1"}}[node] }
 	require.Equal(t, []Finding{
 		{"default/c", "uns/s1/hall/pump", "the path is that of the Device default/b, which was made earlier: this one isn't shown"},

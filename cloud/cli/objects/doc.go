@@ -22,6 +22,7 @@
 //	label.go      label and annotate
 //	delete.go     delete
 //	export.go     export
+//	checkuns.go   check uns
 //
 // # Where to add
 //
