@@ -93,6 +93,9 @@ func requireTools(t *testing.T) {
 	if _, err := os.Stat("clients/mqttjs/node_modules/mqtt"); err != nil {
 		missing = append(missing, "MQTT.js")
 	}
+	if _, err := os.Stat("clients/mqttjs/node_modules/sparkplug-payload"); err != nil {
+		missing = append(missing, "sparkplug-payload")
+	}
 	if len(missing) == 0 {
 		return
 	}

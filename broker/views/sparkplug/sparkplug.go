@@ -34,7 +34,7 @@ type View struct {
 	o       Options
 	devices map[string]*device
 
-	session   uint8 // bdSeq
+	session   uint8 // bdSeq: 0 in the first connection
 	seq       uint8 // of the next message
 	settled   bool  // every device is known
 	online    bool  // the node is: on the hub it may not be
@@ -74,7 +74,7 @@ const (
 
 // Connect implements views.View.
 func (v *View) Connect(n uint64) views.Connection {
-	*v = View{o: v.o, devices: map[string]*device{}, toldUntil: v.toldUntil, session: uint8(n), host: hostState{online: v.o.PrimaryHost == ""}}
+	*v = View{o: v.o, devices: map[string]*device{}, toldUntil: v.toldUntil, session: uint8(n - 1), host: hostState{online: v.o.PrimaryHost == ""}}
 	will := v.death()
 	filters := []string{v.topic("NCMD", ""), v.topic("DCMD", "+")}
 	if v.o.PrimaryHost != "" {

@@ -37,7 +37,7 @@ type rig struct {
 func newRig(t require.TestingT, o Options) *rig {
 	o.Group, o.EdgeNode = "plant", "n1"
 	return &rig{
-		t: t, view: New(o), now: time.UnixMilli(1_700_000_000_000), tree: map[string]*views.Device{}, online: true,
+		t: t, view: New(o), n: 1, now: time.UnixMilli(1_700_000_000_000), tree: map[string]*views.Device{}, online: true,
 		host: &strictHost{t: t, group: "plant", node: "n1", aliases: o.Aliases},
 	}
 }
@@ -73,7 +73,7 @@ func (r *rig) connect() {
 func (r *rig) connectOnly() {
 	r.ended, r.begun = false, true
 	r.host.connect(r.view.Connect(r.n))
-	require.Equal(r.t, strconv.Itoa(int(r.n%256)), r.host.session)
+	require.Equal(r.t, strconv.Itoa(int((r.n-1)%256)), r.host.session)
 	r.n++
 }
 
@@ -413,7 +413,7 @@ func TestAHostKnowsTheTreeWhateverHappens(t *testing.T) {
 			o.PrimaryHost = "scada"
 		}
 		r := newRig(t, o)
-		r.n = uint64(rapid.IntRange(0, 300).Draw(t, "n"))
+		r.n = uint64(rapid.IntRange(1, 300).Draw(t, "n"))
 		r.connect()
 		names, clock := rapid.SampledFrom([]string{"a", "b", "c"}), 0
 		for range rapid.IntRange(1, 400).Draw(t, "steps") {

@@ -74,7 +74,7 @@ func (h *strictHost) connect(c views.Connection) {
 func (h *strictHost) death(payload []byte) string {
 	p, err := sparkplug.Parse(payload)
 	h.must(err == nil, "a death that is no payload", "message-flow-edge-node-birth-publish-will-message-payload")
-	h.must(p.Seq < 0, "a death with a number in the sequence", "payloads-ndeath-seq")
+	h.must(p.Seq < 0, "a death with a number in the sequence", "payloads-ndeath-seq", "topics-ndeath-seq")
 	h.must(len(p.Metrics) == 1 && p.Metrics[0].Name == "bdSeq", "a death with other metrics than bdSeq", "topics-ndeath-payload", "payloads-ndeath-bdseq")
 	h.must(p.Metrics[0].Type == sparkplug.TypeInt64, "bdSeq is no Int64", "message-flow-edge-node-birth-publish-will-message-payload-bdSeq")
 	text, err := p.Metrics[0].Text(sparkplug.TypeUnspecified)
