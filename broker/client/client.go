@@ -32,6 +32,7 @@ type Client struct {
 	up           chan struct{} // closed while there is one, or when the client has ended
 	ended        bool
 	will         *Message
+	willAtEnd    bool
 	lastErr      error // why there is no connection
 	outbox       outbox
 	awaited      map[uint16]chan subscribeAnswer // SUBSCRIBE and UNSUBSCRIBE by packet identifier
@@ -63,7 +64,7 @@ func New(o Options) (*Client, error) {
 	return c, nil
 }
 
-// Run keeps the client connected until ctx ends. Then it sends DISCONNECT, so that the will is not published, and returns
+// Run keeps the client connected until ctx ends. Then it sends DISCONNECT, so that the will is not published (but see PublishWillAtEnd), and returns
 // nil. It returns an error only after Options.Attempts failures. It is called once.
 func (c *Client) Run(ctx context.Context) error {
 	dispatched := make(chan struct{})
@@ -123,6 +124,13 @@ func (c *Client) SetWill(m Message) error {
 	defer c.mu.Unlock()
 	c.will = &m
 	return nil
+}
+
+// PublishWillAtEnd has the broker publish the will also when Run's context ends.
+func (c *Client) PublishWillAtEnd() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.willAtEnd = true
 }
 
 // Connected reports whether there is a connection.

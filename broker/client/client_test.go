@@ -348,9 +348,18 @@ func TestQuietConnectionIsKeptAlive(t *testing.T) {
 }
 
 func TestStopSaysGoodbyeAfterWhatIsQueued(t *testing.T) {
+	for _, will := range []bool{false, true} {
+		testGoodbye(t, will)
+	}
+}
+
+func testGoodbye(t *testing.T, will bool) {
 	b := newFakeBroker(t)
-	c, err := New(Options{Servers: []string{b.url()}, CleanStart: true})
+	c, err := New(Options{Servers: []string{b.url()}, CleanStart: true, Will: &Message{Topic: "gone"}})
 	require.NoError(t, err)
+	if will {
+		c.PublishWillAtEnd()
+	}
 	ctx, cancel := context.WithCancel(t.Context())
 	end := make(chan error, 1)
 	go func() { end <- c.Run(ctx) }()
@@ -363,7 +372,9 @@ func TestStopSaysGoodbyeAfterWhatIsQueued(t *testing.T) {
 	for i := range 20 {
 		require.Equal(t, fmt.Sprint(i), conn.readPublish().Topic)
 	}
-	require.Equal(t, packets.DISCONNECT, conn.read().Type)
+	goodbye, ok := conn.read().Content.(*packets.Disconnect)
+	require.True(t, ok)
+	require.Equal(t, will, goodbye.ReasonCode == packets.DisconnectDisconnectWithWillMessage)
 	require.NoError(t, <-end)
 }
 

@@ -478,7 +478,11 @@ func (l *connection) next() (batch []packet, taken []*outgoingPublish, last bool
 		}
 	}
 	if l.leaving && len(batch) == 0 {
-		return []packet{&packets.Disconnect{Properties: &packets.Properties{}}}, nil, true
+		end := &packets.Disconnect{Properties: &packets.Properties{}}
+		if c.willAtEnd {
+			end.ReasonCode = packets.DisconnectDisconnectWithWillMessage
+		}
+		return []packet{end}, nil, true
 	}
 	return batch, taken, false
 }

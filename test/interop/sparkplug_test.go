@@ -96,10 +96,10 @@ func TestTahusLibraryReadsWhatAnEdgeNodeSaysAndIsUnderstood(t *testing.T) {
 		case "NDEATH":
 			require.Equal(t, []foreignMetric{{Name: "bdSeq", Type: "Int64", Value: "1"}}, p.Metrics)
 		case "NBIRTH":
-			require.Equal(t, "0", text(p.Seq))
+			require.Equal(t, "0", plainText(p.Seq))
 			require.Len(t, p.Metrics, 2)
 		case "DBIRTH":
-			require.Equal(t, strconv.Itoa(i-1), text(p.Seq))
+			require.Equal(t, strconv.Itoa(i-1), plainText(p.Seq))
 			for _, m := range p.Metrics {
 				told++
 				is := properties[topic[4]+"/"+m.Name]
@@ -108,11 +108,11 @@ func TestTahusLibraryReadsWhatAnEdgeNodeSaysAndIsUnderstood(t *testing.T) {
 					typ = "String"
 				}
 				require.Equal(t, typ, m.Type, line)
-				require.Equal(t, texts[is.Type], text(m.Value), line)
-				require.Equal(t, strconv.FormatInt(now.Add(-time.Minute).UnixMilli(), 10), text(m.Timestamp), line)
-				require.Equal(t, "192", text(m.Properties["Quality"].Value), line)
+				require.Equal(t, texts[is.Type], plainText(m.Value), line)
+				require.Equal(t, strconv.FormatInt(now.Add(-time.Minute).UnixMilli(), 10), plainText(m.Timestamp), line)
+				require.Equal(t, "192", plainText(m.Properties["Quality"].Value), line)
 				if is.Unit != "" {
-					require.Equal(t, is.Unit, text(m.Properties["engUnit"].Value), line)
+					require.Equal(t, is.Unit, plainText(m.Properties["engUnit"].Value), line)
 				}
 			}
 		}
@@ -139,7 +139,7 @@ func TestTahusLibraryReadsWhatAnEdgeNodeSaysAndIsUnderstood(t *testing.T) {
 	}
 }
 
-func text(v any) string {
+func plainText(v any) string {
 	switch v := v.(type) {
 	case string:
 		return v

@@ -108,3 +108,29 @@ func TestOneUsersRequestsLeaveRoomForOthers(t *testing.T) {
 	ask("ann", "page")
 	require.NoError(t, <-answers)
 }
+
+func TestThePastOfADeviceIsInTheOrderOfTimeAndOfItsTypes(t *testing.T) {
+	s, err := history.Open(history.Options{Dir: t.TempDir(), Log: zerolog.Nop()})
+	require.NoError(t, err)
+	b := hallDevice()
+	b.Model.Spec.Properties = append(b.Model.Spec.Properties, resource.Property{Name: "count", Type: resource.TypeInt}, resource.Property{Name: "open", Type: resource.TypeBoolean},
+		resource.Property{Name: "mode"}, resource.Property{Name: "secret", History: &resource.PropertyHistory{Disabled: true}})
+	now := time.Now().Truncate(time.Millisecond)
+	for i, v := range []struct{ property, value string }{
+		{"temperature", "20.5"}, {"count", "7000000"}, {"open", "true"}, {"mode", "heat"}, {"secret", "x"}, {"temperature", "21"}, {"open", "false"},
+	} {
+		p, _ := b.Model.Property(v.property)
+		s.Record(history.SeriesKey{Device: "1", Property: v.property}, p, v.value, now.Add(time.Duration(i-10)*time.Second).UnixMilli(), 0)
+	}
+	list, err := ReadPast(t.Context(), b, s, now.Add(-time.Minute), now)
+	require.NoError(t, err)
+	var said []string
+	for _, v := range list {
+		require.True(t, v.Known)
+		said = append(said, v.At.Sub(now).String()+" "+v.Property+"="+v.Text)
+	}
+	require.Equal(t, []string{"-10s temperature=20.5", "-9s count=7000000", "-8s open=true", "-7s mode=heat", "-5s temperature=21", "-4s open=false"}, said)
+	list, err = ReadPast(t.Context(), b, s, now.Add(time.Hour), now)
+	require.NoError(t, err)
+	require.Empty(t, list)
+}
