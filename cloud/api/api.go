@@ -424,7 +424,7 @@ func (l *lister) suggest(r *request, err error) error {
 	}
 	a, found := accessIn(r.Context()), map[string]store.Object{}
 	for _, after := range []string{"", r.key.Name[:1]} {
-		opts := store.ListOptions{Namespace: r.key.Namespace, Limit: most}
+		opts := store.ListOptions{Namespace: r.key.Namespace, Limit: most, DataOnly: true}
 		if after != "" {
 			opts.After = store.Key{Kind: r.key.Kind, Namespace: r.key.Namespace, Name: after}
 		}

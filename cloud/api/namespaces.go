@@ -40,7 +40,7 @@ func (l *lister) namespaces(ctx context.Context) ([]string, error) {
 // addNamespaces looks for one visible object in each namespace, and continues with the next namespace.
 func (l *lister) addNamespaces(ctx context.Context, a access, k *Kind, names map[string]bool) error {
 	const lastName = "\U0010ffff" // is after every name
-	opts := store.ListOptions{Limit: 1}
+	opts := store.ListOptions{Limit: 1, DataOnly: true}
 	if !a.all {
 		opts.Limit = 100
 	}

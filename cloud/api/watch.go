@@ -106,7 +106,7 @@ func (l *lister) initialObjects(r *request, sel selector) (objects []store.Objec
 		return objects, from, err
 	}
 	if from == 0 {
-		page, err := l.reader.List(r.Context(), r.key.Kind, store.ListOptions{Limit: 1})
+		page, err := l.reader.List(r.Context(), r.key.Kind, store.ListOptions{Limit: 1, DataOnly: true})
 		return nil, page.Rev, r.about("", err)
 	}
 	return nil, from, nil

@@ -116,12 +116,15 @@ func (r *Runtime) Run(ctx context.Context, controllers ...Controller) error {
 		l := r.newLoop(c)
 		for _, w := range c.Watches {
 			i := informerOf(w.Kind)
+			i.status = i.status || !w.DataOnly
 			i.watches = append(i.watches, func(before, now *store.Object) {
 				l.add(w.concernedBy(before, now, func(call func()) { r.survive(cmp.Or(now, before).Key, call) }))
 			})
 		}
 		for _, x := range c.Indexes {
-			if i := informerOf(x.kind()); !slices.Contains(i.indexes, x) {
+			i := informerOf(x.kind())
+			i.status = i.status || x.usesStatus()
+			if !slices.Contains(i.indexes, x) {
 				i.indexes = append(i.indexes, x)
 			}
 		}

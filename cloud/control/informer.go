@@ -27,7 +27,7 @@ type Watch struct {
 	Keys func(o store.Object) []store.Key
 	// Changes are the keys that a change concerns, instead of Keys; nil: there was, or is, none.
 	Changes func(before, now *store.Object) []store.Key
-	// DataOnly leaves out changes of the status alone.
+	// DataOnly leaves out changes of the status alone. Its functions have no statuses.
 	DataOnly bool
 	// Same leaves out changes to a version that is the same to the controller; nil: none is.
 	Same func(before, now store.Object) bool
@@ -83,11 +83,13 @@ type indexEntry[T any] struct {
 // Indexer is an Index of any type.
 type Indexer interface {
 	kind() string
+	usesStatus() bool
 	// Change takes in a change; the Runtime calls it. nil: there was, or is, none.
 	Change(before, now *store.Object)
 }
 
-func (x *Index[T]) kind() string { return x.Kind }
+func (x *Index[T]) kind() string     { return x.Kind }
+func (x *Index[T]) usesStatus() bool { return x.Status }
 
 // Change is of the interface Indexer.
 func (x *Index[T]) Change(before, now *store.Object) {
@@ -179,6 +181,7 @@ type informer struct {
 	indexes []Indexer
 	watches []func(before, now *store.Object)
 	known   map[store.Key]knownVersion
+	status  bool          // somebody looks at statuses
 	listed  chan struct{} // closed when all were told for the first time
 }
 
@@ -241,7 +244,7 @@ func (i *informer) follow(ctx context.Context) (listed bool, err error) {
 // list tells what is other than it was known, and returns the revision of that.
 func (i *informer) list(ctx context.Context) (rev uint64, err error) {
 	missing := maps.Clone(i.known)
-	for opts := (store.ListOptions{Limit: pageSize}); ; {
+	for opts := (store.ListOptions{Limit: pageSize, DataOnly: !i.status}); ; {
 		page, err := i.runtime.options.Reader.List(ctx, i.kind, opts)
 		if err != nil {
 			return 0, err
@@ -266,6 +269,9 @@ func (i *informer) tell(key store.Key, now *store.Object) {
 	var before *store.Object
 	if v, ok := i.known[key]; ok {
 		before = &store.Object{Key: key, Rev: v.rev, Data: v.data, Status: v.status}
+	}
+	if now != nil && !i.status {
+		now.Status = nil
 	}
 	switch {
 	case now == nil && before == nil, now != nil && before != nil && now.Rev == before.Rev:

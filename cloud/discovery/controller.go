@@ -3,6 +3,7 @@
 package discovery
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"encoding/json"
@@ -163,7 +164,7 @@ func instanceOfDevice(o store.Object) []store.Key {
 	var d struct {
 		Metadata resource.Meta `json:"metadata"`
 	}
-	if json.Unmarshal(o.Data, &d) != nil || d.Metadata.Annotations[instanceAnnotation] == "" {
+	if !bytes.Contains(o.Data, []byte(instanceAnnotation)) || json.Unmarshal(o.Data, &d) != nil || d.Metadata.Annotations[instanceAnnotation] == "" {
 		return nil
 	}
 	return []store.Key{instanceKey(d.Metadata.Annotations[instanceAnnotation])}

@@ -281,7 +281,7 @@ func (c *NodeCopies) devices(ctx context.Context) (map[string]resource.Bundle, e
 		models[[2]string{o.Namespace, o.Name}] = m
 	}
 	all := make(map[string]resource.Bundle)
-	for o, err := range store.All(ctx, c.o.Reader, resource.KindDevice, store.ListOptions{}) {
+	for o, err := range store.All(ctx, c.o.Reader, resource.KindDevice, store.ListOptions{DataOnly: true}) {
 		var d resource.Device
 		if err == nil {
 			err = json.Unmarshal(o.Data, &d)

@@ -219,7 +219,7 @@ func (s *Registry) continueDeletions(ctx context.Context) {
 		if k.UsedBy == "" {
 			continue
 		}
-		page, err := s.Reader.List(ctx, k.Name, store.ListOptions{})
+		page, err := s.Reader.List(ctx, k.Name, store.ListOptions{DataOnly: true})
 		if err != nil {
 			s.Log.Error().Err(err).Msg("deletions that wait could not be looked at")
 		}

@@ -121,7 +121,7 @@ func (s *Registry) fillIndex(ctx context.Context, k *Kind) error {
 	if s.indexed {
 		return nil
 	}
-	for stored, err := range store.All(ctx, s.Reader, k.Name, store.ListOptions{}) {
+	for stored, err := range store.All(ctx, s.Reader, k.Name, store.ListOptions{DataOnly: true}) {
 		if err != nil {
 			return err
 		}

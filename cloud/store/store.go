@@ -70,6 +70,8 @@ type ListOptions struct {
 	// were at that revision (Page.Rev).
 	After Key
 	Rev   uint64
+	// DataOnly leaves out statuses, some of which are derived for whoever reads them.
+	DataOnly bool
 	// Reader is who reads page by page: the revisions of one reader don't push out those of others.
 	Reader string
 }
@@ -112,7 +114,8 @@ type DerivedStatuses interface {
 	// reads the kind who keeps what was read, but for its caller, who watches it from the revision that it returns, or writes it.
 	DeriveStatuses(kind string, status func(Object) []byte) (rev uint64, err error)
 	// UpdateDerived is Writer.Update of what is derived: of a status, or of Data that differs from what is stored in nothing else. After
-	// Update of that record, which stores it, and until the next restart it is as good as stored.
+	// Update of that record, which stores it, and until the next restart it is as good as stored. The first status that is written of an object
+	// after a restart is a change in any case: nobody may have read the one before, which follows from the same.
 	UpdateDerived(ctx context.Context, o Object, expect uint64) (Object, error)
 }
 

@@ -221,7 +221,7 @@ func (w *desiredWrites) tryAccept(ctx context.Context, name string, list []desir
 	if err != nil {
 		return err
 	}
-	d := w.devices.index.device(name)
+	d, _, _ := w.devices.find(name)
 	if d != nil { // before the update: its event may come before Update returns
 		d.accepted.Store(&acceptedDevice{data, dev})
 	}
@@ -285,7 +285,7 @@ func (w *desiredWrites) readModel(ctx context.Context, d resource.Device) (m res
 	if err != nil {
 		return m, err
 	}
-	known := w.devices.index.model(modelKey{key.Namespace, key.Name})
+	known := w.devices.findModel(modelKey{key.Namespace, key.Name})
 	if known != nil && known.rev == obj.Rev {
 		return known.DeviceModel, nil // a large one takes longer to read than all the rest
 	}

@@ -23,11 +23,13 @@ type devices struct {
 	status     *statusQueue
 	deliveries *deliveryWaits
 
-	byName   map[string]*device
-	models   map[modelKey]*model
 	unlisted map[*node]bool // nodes whose membership document is to be written
-	nodeOf   sync.Map       // device → the node that it is bound to; read without the lock of the state
-	index    objectIndex    // devices and models again, for what doesn't wait for that lock
+
+	// mu is held beside the lock of the state while these two, or a device's node and model, change. Who has either of the locks may read them:
+	// desired writes and checks of topics don't wait for what nodes report.
+	mu     sync.RWMutex
+	byName map[string]*device
+	models map[modelKey]*model
 }
 
 // device is a Device as the store has it. It is kept encoded, since there may be very many, and decoded when it is needed.
@@ -38,6 +40,8 @@ type device struct {
 	uid        string
 	node       string        // the node that its keys are on: the last projection's
 	writtenRev atomic.Uint64 // revision of the last status that this process wrote
+	// unstoredOnline says that the condition NodeOnline was derived, and isn't what is stored.
+	unstoredOnline atomic.Bool
 	// accepted is the Device after an accepted desired write, until the store's watch delivers it.
 	accepted atomic.Pointer[acceptedDevice]
 	delivery deliveryState
@@ -69,23 +73,28 @@ func (m *model) known() *resource.DeviceModel {
 	return &m.DeviceModel
 }
 
-// objectIndex are the devices and models by name, for desired writes: they are stored without waiting for what nodes report.
-type objectIndex struct {
-	devices sync.Map // name → *device, of which only what never changes may be read
-	models  sync.Map // modelKey → *model
-	modelOf sync.Map // name → modelKey, of each device that is bound to a node
+// find is a device, its node and its model, for who doesn't hold the lock of the state; nil: there is none.
+func (ds *devices) find(name string) (d *device, node string, m *model) {
+	ds.mu.RLock()
+	defer ds.mu.RUnlock()
+	if d = ds.byName[name]; d != nil {
+		node, m = d.node, ds.models[d.model]
+	}
+	return d, node, m
 }
 
-func (o *objectIndex) device(name string) *device {
-	d, _ := o.devices.Load(name)
-	known, _ := d.(*device)
-	return known
+// findModel is a model, for who doesn't hold the lock of the state.
+func (ds *devices) findModel(key modelKey) *model {
+	ds.mu.RLock()
+	defer ds.mu.RUnlock()
+	return ds.models[key]
 }
 
-func (o *objectIndex) model(key modelKey) *model {
-	m, _ := o.models.Load(key)
-	known, _ := m.(*model)
-	return known
+// change changes what is read with mu. The lock of the state is held.
+func (ds *devices) change(f func()) {
+	ds.mu.Lock()
+	defer ds.mu.Unlock()
+	f()
 }
 
 type modelKey struct{ namespace, name string }
@@ -94,13 +103,16 @@ type modelKey struct{ namespace, name string }
 func (ds *devices) suggestion(node, name string) string {
 	var names []string
 	most := 2000
-	ds.nodeOf.Range(func(device, on any) bool {
-		if on == node {
-			names = append(names, device.(string))
+	ds.mu.RLock()
+	for device, d := range ds.byName {
+		if d.node == node {
+			names = append(names, device)
 		}
-		most--
-		return most > 0
-	})
+		if most--; most == 0 {
+			break
+		}
+	}
+	ds.mu.RUnlock()
 	slices.Sort(names)
 	return resource.DidYouMean(name, names)
 }
@@ -108,15 +120,15 @@ func (ds *devices) suggestion(node, name string) string {
 // namespace is the namespace of the device of that name; the default namespace if the store's watch has not delivered the
 // device yet.
 func (ds *devices) namespace(name string) string {
-	if d := ds.index.device(name); d != nil {
-		return d.model.namespace
+	if d, _, _ := ds.find(name); d != nil {
+		return d.model.namespace // which never changes
 	}
 	return resource.DefaultNamespace
 }
 
 // Has returns an error if the device is not bound to the node. It doesn't wait for a commit.
 func (ds *devices) Has(node, device string) error {
-	if at, _ := ds.nodeOf.Load(device); at != node {
+	if d, on, _ := ds.find(device); d == nil || on != node {
 		return ds.notOn(node, device)
 	}
 	return nil
@@ -127,10 +139,8 @@ func (ds *devices) CheckCommand(node, device, command string, payload []byte) er
 	if err := ds.Has(node, device); err != nil {
 		return err
 	}
-	if key, ok := ds.index.modelOf.Load(device); ok {
-		if m := ds.index.model(key.(modelKey)); m != nil {
-			return m.CheckCommand(command, payload)
-		}
+	if _, _, m := ds.find(device); m != nil {
+		return m.CheckCommand(command, payload)
 	}
 	return nil
 }
@@ -153,8 +163,7 @@ func (ds *devices) changed(b *batch, o store.Object) {
 	}
 	if d == nil {
 		d = &device{name: o.Name, model: modelKey{namespace: o.Namespace}}
-		ds.byName[o.Name] = d
-		ds.index.devices.Store(o.Name, d)
+		ds.change(func() { ds.byName[o.Name] = d })
 	}
 	b.revisions[d] = o.Rev
 	if b.devices[o.Name] == nil && d.data != nil && bytes.Equal(d.data, o.Data) {
@@ -168,8 +177,7 @@ func (ds *devices) changed(b *batch, o store.Object) {
 
 func (ds *devices) remove(b *batch, name string) {
 	if d := ds.byName[name]; d != nil {
-		delete(ds.byName, name)
-		ds.index.devices.Delete(name)
+		ds.change(func() { delete(ds.byName, name) })
 		delete(b.devices, name)
 		ds.deliveries.remove(d)
 		if d.node != "" {
@@ -177,16 +185,13 @@ func (ds *devices) remove(b *batch, name string) {
 		}
 		ds.unbind(b, d)
 	}
-	ds.nodeOf.Delete(name)
-	ds.index.modelOf.Delete(name)
 	ds.status.forget(name)
 }
 
 func (ds *devices) changedModel(b *batch, o store.Object, deleted bool) {
 	key := modelKey{o.Namespace, o.Name}
 	if deleted {
-		delete(ds.models, key)
-		ds.index.models.Delete(key)
+		ds.change(func() { delete(ds.models, key) })
 	} else {
 		var m resource.DeviceModel
 		if err := json.Unmarshal(o.Data, &m); err != nil {
@@ -198,8 +203,7 @@ func (ds *devices) changedModel(b *batch, o store.Object, deleted bool) {
 			ds.opts.Log.Error().Err(err).Str("model", o.Name).Msg("the stored DeviceModel can't be written")
 			return
 		}
-		ds.models[key] = &model{m, o.Rev, tail}
-		ds.index.models.Store(key, ds.models[key])
+		ds.change(func() { ds.models[key] = &model{m, o.Rev, tail} })
 	}
 	b.models[key] = true
 }
@@ -267,12 +271,17 @@ func (ds *devices) storeDecoded(c changedDevice, r decodedDevice) bool {
 	if r.err != nil {
 		ds.opts.Log.Error().Err(r.err).Str("device", c.name).Msg("the stored Device can't be read")
 		if d.data == nil {
-			delete(ds.byName, c.name)
-			ds.index.devices.Delete(c.name)
+			ds.change(func() { delete(ds.byName, c.name) })
 		}
 		return false
 	}
-	d.data, d.model.name = c.raw, r.device.Spec.DeviceModelRef.Name
+	d.data = c.raw
+	if name := r.device.Spec.DeviceModelRef.Name; name != d.model.name {
+		if m := ds.models[modelKey{d.model.namespace, name}]; m != nil {
+			name = m.Metadata.Name // one copy of the text
+		}
+		ds.change(func() { d.model.name = name })
+	}
 	return true
 }
 
@@ -291,11 +300,10 @@ func (ds *devices) project(b *batch, d *device, whole resource.Device) {
 	if d.node != target {
 		ds.recordBound(b, d, whole.Metadata, target, m != nil)
 		ds.unbind(b, d)
-		d.node = target
-		ds.nodeOf.Store(name, target)
-	}
-	if of, _ := ds.index.modelOf.Load(name); of != d.model {
-		ds.index.modelOf.Store(name, d.model)
+		if target != "" {
+			target = ds.nodes.get(target).name // one copy of the text
+		}
+		ds.change(func() { d.node = target })
 	}
 	if !b.loading || m != nil && slices.ContainsFunc(m.Spec.Properties, func(p resource.Property) bool { return p.Adopt }) {
 		ds.status.device(name) // at the start only for overrides that are to be adopted: see adoption
@@ -317,7 +325,6 @@ func (ds *devices) project(b *batch, d *device, whole resource.Device) {
 		n.showReported(b, name)
 	}
 	n.putShared(b, "devices/"+name, resource.NewBundle(whole, m.DeviceModel), m.tail) // all Devices of the model share its text
-	d.node = n.name                                                                   // one copy of the text
 	n.projectDesired(b, d, whole, m)
 }
 

@@ -62,7 +62,7 @@ func (t *Twins) watch(ctx context.Context, kind string) {
 // follow applies the changes after a revision until the watch ends. With revision 0 it lists first.
 func (t *Twins) follow(ctx context.Context, kind string, from uint64) error {
 	if from == 0 {
-		page, err := t.opts.Reader.List(ctx, kind, store.ListOptions{})
+		page, err := t.opts.Reader.List(ctx, kind, store.ListOptions{DataOnly: true})
 		if err != nil {
 			return err
 		}

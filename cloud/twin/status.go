@@ -152,11 +152,12 @@ func (sw *statusWriter) tryWriteDevice(ctx context.Context, d *device, key store
 	if err != nil {
 		return err
 	}
+	before := obj.Status
 	var whole resource.Device
 	if err := json.Unmarshal(obj.Data, &whole); err != nil {
 		return err
 	}
-	if !sw.followReports(d, &whole, obj.Status, sw.opts.Now()) {
+	if !sw.followReports(d, &whole, before, sw.opts.Now()) {
 		return nil // it has just moved: its status is written once the store's watch has delivered that
 	}
 	sw.host.RLock()
@@ -166,13 +167,17 @@ func (sw *statusWriter) tryWriteDevice(ctx context.Context, d *device, key store
 		sw.desired.queue(d.name, adopted)
 	}
 	write := sw.opts.Derived.UpdateDerived
-	if nodeOnline(conditionsOf(obj.Status)) != nodeOnline(whole.Status.Conditions) {
+	if d.unstoredOnline.Load() || nodeOnline(conditionsOf(before)) != nodeOnline(whole.Status.Conditions) {
 		write = sw.opts.Writer.Update // it doesn't follow from what nodes report
+	}
+	if d.writtenRev.Load() == 0 {
+		obj.Status = nil // it may have been derived just now, and nobody has it: this one is written in any case
 	}
 	rev, err := sw.writeStatus(ctx, obj, whole.Status, write)
 	if rev != 0 {
+		d.unstoredOnline.Store(false)
 		d.writtenRev.Store(rev)
-		sw.recordAlarms(whole.Metadata, obj.Status, whole.Status.Alarms)
+		sw.recordAlarms(whole.Metadata, before, whole.Status.Alarms)
 	}
 	return err
 }
@@ -196,7 +201,17 @@ func (sw *statusWriter) derivedDevice(o store.Object) []byte {
 	if err != nil {
 		return o.Status
 	}
+	if nodeOnline(conditionsOf(o.Status)) != nodeOnline(whole.Status.Conditions) {
+		d.unstoredOnline.Store(true)
+	}
 	return status
+}
+
+// deriveFirst has the status of a Device derived before its alarms change, unless it was: what it was before tells which of them are new.
+func (sw *statusWriter) deriveFirst(ctx context.Context, name string) {
+	if d, _, _ := sw.devices.find(name); d != nil && d.writtenRev.Load() == 0 {
+		_, _ = sw.opts.Reader.Get(ctx, store.Key{Kind: resource.KindDevice, Namespace: d.model.namespace, Name: name})
+	}
 }
 
 // followReports makes a Device's status of what its node reported, and of the conditions of its status before. It reports false if the

@@ -388,3 +388,65 @@ func TestANodesDevicesAreCounted(t *testing.T) {
 	r.edit("lamp", func(d *resource.Device) { d.Spec.NodeName = "n1" })
 	counts(1)
 }
+
+// unread is the lamp as the store has it. Nobody reads its status, which is derived for whoever does.
+func (r *rig) unread() store.Object {
+	r.t.Helper()
+	page, err := r.store.List(context.Background(), resource.KindDevice, store.ListOptions{Namespace: resource.DefaultNamespace, Name: "lamp", DataOnly: true})
+	require.NoError(r.t, err)
+	require.Len(r.t, page.Items, 1)
+	require.Nil(r.t, page.Items[0].Status)
+	return page.Items[0]
+}
+
+// restartUnread restarts the hub after the lamp was reported to be online, with its node connected again.
+func restartUnread(t *testing.T) (*rig, *core) {
+	r, c := newJoinedRig(t)
+	c.report("devices/lamp/reported/power", "ON")
+	c.report("devices/lamp/state", resource.Online)
+	r.status(func(s resource.DeviceStatus) bool { return s.State == resource.Online })
+	r.looked()
+	r.awayAfter = time.Hour
+	r.restart()
+	r.connect(c)
+	r.inStep()
+	r.looked()
+	return r, c
+}
+
+// The first report after a restart is an event also for those who watch without having read the status, which is derived when it is read.
+func TestTheFirstReportAfterARestartIsToldToThoseWhoNeverReadTheStatus(t *testing.T) {
+	r, c := restartUnread(t)
+	lamp := r.unread()
+	stream, err := r.store.Watch(t.Context(), store.Key{Kind: resource.KindDevice}, lamp.Rev)
+	require.NoError(t, err)
+	defer stream.Close()
+	c.report("devices/lamp/reported/power", "OFF")
+	ctx, cancel := context.WithTimeout(t.Context(), testTimeout)
+	defer cancel()
+	events, err := stream.Next(ctx)
+	require.NoError(t, err)
+	require.Greater(t, events[0].Object.Rev, lamp.Rev)
+	require.Contains(t, string(events[0].Object.Status), `"OFF"`)
+}
+
+func TestTheFirstAlarmAfterARestartIsAnEvent(t *testing.T) {
+	r, c := restartUnread(t)
+	r.forgetNotes()
+	c.report("devices/lamp/alarms/power", `[{"name":"on","severity":"High","since":"2026-11-21T10:00:00Z","message":"power is ON"}]`)
+	r.awaitEvent("AlarmRaised")
+}
+
+// That a node was away when the hub stopped is known after its restart, also if nobody read the statuses that say so.
+func TestThatANodeIsAwayIsStoredWhetherOrNotAnybodyReadsIt(t *testing.T) {
+	r, _ := restartUnread(t)
+	r.awayAfter = time.Millisecond
+	r.restart()
+	before := r.unread().Rev
+	require.Eventually(t, func() bool { return r.unread().Rev > before }, testTimeout, time.Millisecond)
+	r.looked()
+	r.awayAfter = time.Hour
+	r.restart()
+	d, _ := r.device("lamp")
+	require.Equal(t, "False", nodeCondition(d.Status))
+}

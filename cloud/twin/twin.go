@@ -322,6 +322,11 @@ func (t *Twins) store(ctx context.Context, b *batch) {
 	if b.failed != nil || b.lost != nil || len(b.stored) == 0 {
 		return
 	}
+	for _, r := range b.reported {
+		if r.kind == topics.KindAlarms {
+			t.statuses.deriveFirst(ctx, r.device)
+		}
+	}
 	t.stats.commits.Add(1)
 	err := t.opts.Replicas.Commit(ctx, b.stored)
 	if err == nil {

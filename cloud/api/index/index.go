@@ -196,7 +196,7 @@ func (x *Index) catchUp(ctx context.Context, k *kindIndex) error {
 	case <-ctx.Done():
 		return ctx.Err()
 	}
-	page, err := x.opts.Reader.List(ctx, k.kind, store.ListOptions{Limit: 1})
+	page, err := x.opts.Reader.List(ctx, k.kind, store.ListOptions{Limit: 1, DataOnly: true})
 	if err != nil {
 		return err
 	}

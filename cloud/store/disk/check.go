@@ -71,7 +71,7 @@ func compareTables(mem, disk *table) error {
 		seen++
 		m := mem.get(d.namespace, d.name)
 		if m == nil || m.created != d.created || !m.unstored && !bytes.Equal(m.data, d.data) || m.record != d.record || m.statusRecord != d.statusRecord ||
-			!mem.derives && (m.rev != d.rev || !bytes.Equal(m.status, d.status)) || m.rev < d.rev {
+			!mem.derives && (m.rev != d.rev || !m.status.equal(d.status)) || m.rev < d.rev {
 			errs = append(errs, fmt.Errorf("%s/%s differs between index and records", d.namespace, d.name))
 		}
 		if last != nil && last.compare(d.namespace, d.name) >= 0 {

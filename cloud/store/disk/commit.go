@@ -261,7 +261,7 @@ func (s *Store) DeriveStatuses(kind string, status func(store.Object) []byte) (r
 		for _, e := range t.log {
 			if !e.deleted && e.rev <= s.opened {
 				b.next.rev++
-				e.derived, e.status, e.rev = &derivedStatus{of: status, status: e.status}, nil, b.next.rev
+				e.derived, e.status, e.rev = &derivedStatus{of: status, status: e.status}, packedText{}, b.next.rev
 			}
 		}
 		rev = b.next.rev
@@ -394,13 +394,13 @@ func (b *batch) put(key store.Key, e, old *objectVersion, data, status bool) sto
 // putStatus plans the status of a version, which is not yet in the table.
 func (b *batch) putStatus(e *objectVersion) {
 	switch {
-	case e.status == nil && e.statusRecord != 0:
+	case e.status.form == noForm && e.statusRecord != 0:
 		b.remove(e.statusRecord)
 		e.statusRecord = 0
-	case e.status != nil && e.statusRecord == 0:
+	case e.status.form != noForm && e.statusRecord == 0:
 		e.statusRecord = b.newID()
 		fallthrough
-	case e.status != nil:
+	case e.status.form != noForm:
 		b.putRecord(e.statusRecord, e.encodeStatus())
 	}
 }
@@ -413,10 +413,7 @@ func (b *batch) create(o store.Object) (store.Object, error) {
 	e := &objectVersion{
 		namespace: strings.Clone(o.Namespace), name: strings.Clone(o.Name),
 		rev: b.next.rev, created: b.next.rev, record: b.newID(),
-		data: bytes.Clone(o.Data),
-	}
-	if len(o.Status) > 0 {
-		e.status = bytes.Clone(o.Status)
+		data: bytes.Clone(o.Data), status: packText(o.Status),
 	}
 	return b.put(o.Key, e, nil, true, true), nil
 }
@@ -433,7 +430,8 @@ func (b *batch) current(key store.Key, expect uint64) (*objectVersion, error) {
 	return old, nil
 }
 
-// update replaces an object's records. What is derived is not stored.
+// update replaces an object's records. What is derived is not stored. A status that was derived when it was read is not what is stored: writing
+// it is a change in any case.
 func (b *batch) update(o store.Object, expect uint64, stored bool) (store.Object, error) {
 	old, err := b.current(o.Key, expect)
 	if err != nil {
@@ -441,7 +439,7 @@ func (b *batch) update(o store.Object, expect uint64, stored bool) (store.Object
 	}
 	was := old.object(o.Kind)
 	data := o.Data != nil && !bytes.Equal(o.Data, was.Data)
-	status := o.Status != nil && !bytes.Equal(o.Status, was.Status)
+	status := o.Status != nil && (old.derived != nil || !bytes.Equal(o.Status, was.Status))
 	if !data && !status {
 		return was, nil
 	}
@@ -453,10 +451,8 @@ func (b *batch) update(o store.Object, expect uint64, stored bool) (store.Object
 		e.derived = old.derived.again()
 	}
 	if status {
-		e.status, e.derived = bytes.Clone(o.Status), nil
-		if len(o.Status) == 0 {
-			e.status, data = nil, true // the data record then holds the revision
-		}
+		e.status, e.derived = packText(o.Status), nil
+		data = data || len(o.Status) == 0 // the data record then holds the revision
 	}
 	if data {
 		e.unstored = !stored

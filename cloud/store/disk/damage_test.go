@@ -156,7 +156,7 @@ func TestRecordsOfAnotherFormatDoNotPassForDamaged(t *testing.T) {
 }
 
 func FuzzRecords(f *testing.F) {
-	lamp := &objectVersion{name: "lamp", created: 2, rev: 2, record: 2, status: []byte("{}"), data: []byte("{}")}
+	lamp := &objectVersion{name: "lamp", created: 2, rev: 2, record: 2, status: packText([]byte("{}")), data: []byte("{}")}
 	f.Add(storeState{1, 9}.encode(), lamp.encodeObject("Device"), lamp.encodeStatus())
 	f.Add(storeState{1, 9}.encode(), encodeNode("n1", []byte("m")), encodeReported(2, store.ReplicaItem{Key: "k"}))
 	f.Add(storeState{1, 9}.encode(), encodeLastDelete("Device", 7), []byte{})

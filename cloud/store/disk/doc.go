@@ -10,6 +10,7 @@
 //
 //	disk.go      Store: its options, opening, closing, identity, restoring
 //	records.go   what is in a record, and how it is encoded
+//	packed.go    statuses in memory: the text that many have in common, once
 //	index.go     the index in memory: versions of objects in order, tables of kinds, snapshots
 //	list.go      reading lists, page by page, from snapshots that stay as they were
 //	commit.go    the committer: batches of writes

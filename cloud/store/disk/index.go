@@ -20,7 +20,8 @@ type objectVersion struct {
 	statusRecord    recordID // 0: there is none
 	deleted         bool     // a tombstone, with the last version's bytes
 	unstored        bool     // data is derived, and the record has that of an earlier version
-	data, status    []byte
+	data            []byte
+	status          packedText
 	derived         *derivedStatus // of a version that was read from the file; nil: status is the status
 }
 
@@ -29,16 +30,16 @@ type objectVersion struct {
 type derivedStatus struct {
 	of     func(store.Object) []byte
 	once   sync.Once
-	status []byte // until then: what is stored
+	status packedText // until then: what is stored
 }
 
 // read is the status of an object.
 func (d *derivedStatus) read(o store.Object) []byte {
 	d.once.Do(func() {
-		o.Status = d.status
-		d.status = d.of(o)
+		o.Status = d.status.unpack()
+		d.status = packText(d.of(o))
 	})
-	return d.status
+	return d.status.unpack()
 }
 
 // again is for another version of the object. It was read.
@@ -50,7 +51,7 @@ func (d *derivedStatus) again() *derivedStatus {
 }
 
 // size is about what a version takes in memory, with its share of the index: each write copies a block.
-func (e *objectVersion) size() uint64 { return uint64(len(e.data) + len(e.status) + 8*blockSize) }
+func (e *objectVersion) size() uint64 { return uint64(len(e.data) + e.status.size() + 8*blockSize) }
 
 func (e *objectVersion) compare(namespace, name string) int {
 	if c := strings.Compare(e.namespace, namespace); c != 0 {
@@ -60,12 +61,18 @@ func (e *objectVersion) compare(namespace, name string) int {
 }
 
 func (e *objectVersion) object(kind string) store.Object {
-	key := store.Key{Kind: kind, Namespace: e.namespace, Name: e.name}
-	o := store.Object{Key: key, Rev: e.rev, Data: e.data, Status: e.status}
+	o := e.dataOnly(kind)
 	if e.derived != nil {
 		o.Status = e.derived.read(o)
+	} else {
+		o.Status = e.status.unpack()
 	}
 	return o
+}
+
+// dataOnly is the object without its status, which costs most of the work.
+func (e *objectVersion) dataOnly(kind string) store.Object {
+	return store.Object{Key: store.Key{Kind: kind, Namespace: e.namespace, Name: e.name}, Rev: e.rev, Data: e.data}
 }
 
 // blockSize bounds what one change copies: a block of pointers.

@@ -28,9 +28,13 @@ func (s *Store) List(ctx context.Context, kind string, opts store.ListOptions) (
 }
 
 func (t *table) page(kind string, opts store.ListOptions) (p store.Page) {
+	object := (*objectVersion).object
+	if opts.DataOnly {
+		object = (*objectVersion).dataOnly
+	}
 	if opts.Name != "" {
 		if e := t.get(opts.Namespace, opts.Name); e != nil {
-			p.Items = []store.Object{e.object(kind)}
+			p.Items = []store.Object{object(e, kind)}
 		}
 		return p
 	}
@@ -52,7 +56,7 @@ func (t *table) page(kind string, opts store.ListOptions) (p store.Page) {
 	}
 	p.Items = make([]store.Object, 0, n)
 	t.from(first, name, func(e *objectVersion) bool {
-		p.Items = append(p.Items, e.object(kind))
+		p.Items = append(p.Items, object(e, kind))
 		return len(p.Items) < n
 	})
 	return p

@@ -88,7 +88,7 @@ type loadedObject struct {
 type loadedStatus struct {
 	of, record recordID
 	rev        uint64
-	status     []byte
+	status     packedText
 }
 
 // loadedItems are what a node reported.
@@ -122,7 +122,7 @@ func (l *recordLoader) record(id recordID, value []byte) error {
 		l.objects[id] = loadedObject{kind, e}
 	case recordStatus:
 		s := loadedStatus{record: id, rev: r.number(), of: r.id()}
-		s.status = bytes.Clone(r.rest)
+		s.status = packText(r.rest)
 		l.statuses = append(l.statuses, s)
 	case recordNode:
 		name := r.text()

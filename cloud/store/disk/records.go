@@ -71,9 +71,10 @@ func (e *objectVersion) encodeObject(kind string) []byte {
 }
 
 func (e *objectVersion) encodeStatus() []byte {
-	b := make([]byte, 0, 20+len(e.status))
+	status := e.status.unpack()
+	b := make([]byte, 0, 20+len(status))
 	b = binary.AppendUvarint(binary.AppendUvarint(append(b, recordStatus), e.rev), uint64(e.record))
-	return append(b, e.status...)
+	return append(b, status...)
 }
 
 func encodeNode(node string, meta []byte) []byte {

@@ -22,7 +22,8 @@ type stream struct {
 
 	mu      sync.Mutex // taken after Store.mu
 	rev     uint64     // everything up to here was returned by Next
-	backlog []store.Event
+	backlog []*objectVersion
+	since   uint64 // what was known when the backlog was made
 	upto    uint64 // rev once backlog was returned
 	behind  bool   // the queue overflowed
 	queue   []store.Event
@@ -65,18 +66,23 @@ func (st *stream) catchUp(snap *snapshot) error {
 	if st.rev < t.floor || st.rev > snap.rev {
 		return store.Gone(st.of.Kind, st.rev, t.floor)
 	}
-	for _, e := range t.changes(st.of, st.rev) {
+	st.backlog, st.since, st.upto, st.behind = t.changes(st.of, st.rev), st.rev, snap.rev, false
+	return nil
+}
+
+// backlogEvents are the events of versions. Nothing is locked: their statuses may have to be derived.
+func (st *stream) backlogEvents(versions []*objectVersion, since uint64) (events []store.Event) {
+	for _, e := range versions {
 		event := store.Event{Type: store.Modified, Object: e.object(st.of.Kind)}
 		switch {
 		case e.deleted:
 			event.Type = store.Deleted
-		case e.created > st.rev:
+		case e.created > since:
 			event.Type = store.Added
 		}
-		st.backlog = append(st.backlog, event)
+		events = append(events, event)
 	}
-	st.upto, st.behind = snap.rev, false
-	return nil
+	return events
 }
 
 // offer queues an event. Store.mu is held.
@@ -150,10 +156,13 @@ func (st *stream) Next(ctx context.Context) ([]store.Event, error) {
 		if err := ctx.Err(); err != nil {
 			return nil, err
 		}
-		events, err := st.take()
+		events, versions, since, err := st.take()
 		if err != nil {
 			st.end(err)
 			return nil, err
+		}
+		if len(versions) > 0 {
+			return st.backlogEvents(versions, since), nil
 		}
 		if len(events) > 0 {
 			return events, nil
@@ -165,36 +174,36 @@ func (st *stream) Next(ctx context.Context) ([]store.Event, error) {
 	}
 }
 
-// take returns what waits, without waiting.
-func (st *stream) take() ([]store.Event, error) {
+// take returns what waits, without waiting: events, or versions of the backlog.
+func (st *stream) take() (events []store.Event, versions []*objectVersion, since uint64, err error) {
 	st.s.mu.Lock() // nothing may be published between the snapshot and the queue
 	defer st.s.mu.Unlock()
 	st.mu.Lock()
 	defer st.mu.Unlock()
 	if st.closed != nil {
-		return nil, st.closed
+		return nil, nil, 0, st.closed
 	}
 	if len(st.backlog) == 0 {
 		st.backlog, st.rev = nil, max(st.rev, st.upto)
 	}
 	if st.behind && len(st.backlog) == 0 {
 		if err := st.catchUp(st.s.snap.Load()); err != nil {
-			return nil, err
+			return nil, nil, 0, err
 		}
 	}
 	if n := min(len(st.backlog), maxEvents); n > 0 {
-		events := st.backlog[:n:n]
+		versions = st.backlog[:n:n]
 		st.backlog = st.backlog[n:]
-		st.rev = events[n-1].Object.Rev
-		return events, nil
+		st.rev = versions[n-1].rev
+		return nil, versions, st.since, nil
 	}
 	if st.waiting == 0 {
-		return nil, nil
+		return nil, nil, 0, nil
 	}
-	events := st.live()
+	events = st.live()
 	st.drop()
 	st.rev = events[len(events)-1].Object.Rev
-	return events, nil
+	return events, nil, 0, nil
 }
 
 // Rev is where to resume from.
