@@ -93,7 +93,7 @@ func requireTools(t *testing.T) {
 	if _, err := os.Stat("clients/mqttjs/node_modules/mqtt"); err != nil {
 		missing = append(missing, "MQTT.js")
 	}
-	if _, err := os.Stat("clients/mqttjs/node_modules/sparkplug-payload"); err != nil {
+	if _, err := os.Stat("devices/node/node_modules/sparkplug-payload"); err != nil {
 		missing = append(missing, "sparkplug-payload")
 	}
 	if len(missing) == 0 {

@@ -39,7 +39,7 @@ type foreignMetric struct {
 // foreignSparkplug has lines converted by that library.
 func foreignSparkplug(t *testing.T, lines []string) []string {
 	t.Helper()
-	cmd := exec.CommandContext(t.Context(), "node", "clients/mqttjs/sparkplug.mjs")
+	cmd := exec.CommandContext(t.Context(), "node", "devices/node/payload.mjs")
 	cmd.Stdin, cmd.Stderr = strings.NewReader(strings.Join(lines, "\n")+"\n"), os.Stderr
 	out, err := cmd.Output()
 	require.NoError(t, err)
