@@ -77,9 +77,6 @@ func testBehindTrim(t *testing.T, e *logEnv) {
 // testUnknown: an outcome that nobody knows is settled by another append in the same place, and in no other way: that is taken, and then the first one never
 // comes into the log, or it is refused, and then the first one is there, once.
 func testUnknown(t *testing.T, e *logEnv) {
-	if e.Unknown == nil {
-		return
-	}
 	want := []string{"one"}
 	end := e.append("one")
 	for i := range 6 {
@@ -114,9 +111,6 @@ func testUnknown(t *testing.T, e *logEnv) {
 
 // testCutBack: who has read more than there is any more is told, whether he reads or appends. So is he when the log has grown again, as long as it is shorter.
 func testCutBack(t *testing.T, e *logEnv) {
-	if e.CutBack == nil {
-		return
-	}
 	first := e.append("one")
 	e.append("two")
 	last := e.append("three")
@@ -183,9 +177,6 @@ func (l *sizedLog) Append(ctx context.Context, after ordered.Position, frames ..
 // testCrash: wherever a crash ends an append that was not answered, what was answered is there, of the append the first frames or none, each whole, and the
 // log goes on.
 func testCrash(t *testing.T, e *logEnv) {
-	if e.Tear == nil {
-		return
-	}
 	last := []string{"one", "", strings.Repeat("two", 20)}
 	e.append("kept")
 	before := e.Size()

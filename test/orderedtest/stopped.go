@@ -122,9 +122,6 @@ func (w *stoppedWriter) note(line string) {
 // testStopped: a process that appends is stopped, in whatever it does, while another one appends. What it was answered is in the log, in its place, once; what the
 // other was answered is; and when it goes on it is told that it has lost the end.
 func testStopped(t *testing.T, e *logEnv) {
-	if !e.Shared {
-		return
-	}
 	w := startWriter(t, e.dir)
 	ours := make(map[string]ordered.Position)
 	for round := range 5 {
@@ -164,6 +161,7 @@ func testStopped(t *testing.T, e *logEnv) {
 			require.Equal(t, at, found[body], body)
 		}
 	}
+	t.Logf("%d frames of the other process, %d of this one; it lost the end %d times", len(w.taken), len(ours), w.moved)
 	last := -1
 	for _, body := range bodies {
 		var n int
