@@ -4,11 +4,15 @@ package cloud_test
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"net/http"
 	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -66,62 +70,119 @@ const readLimit = 100 * time.Millisecond
 // stored is delivered, QoS 0 goes on, and nothing is acknowledged. When the log answers, all is.
 func TestNobodyWhoReadsWaitsForALogThatDoesNotAnswer(t *testing.T) {
 	h := startSlowHub(t)
-	mail := make(chan string, 100)
-	post := client.Subscription{Filter: "post", QoS: 2}
-	_, stop := h.connect(client.Options{ClientID: "mail", SessionExpiry: time.Hour, Subscriptions: []client.Subscription{post}})
-	stop() // the session stays
-	h.publish(client.Message{Topic: "own/kept", Payload: []byte("stored"), QoS: 1, Retain: true})
-	h.publish(client.Message{Topic: "post", Payload: []byte("queued"), QoS: 1})
-	require.NoError(t, h.create("noted"))
-
+	hold := time.Second // of which no reader knows whether it is 20
+	if os.Getenv("ALL_TESTS") != "" {
+		hold = 20 * time.Second
+	}
 	for i, stored := range []bool{false, true} {
 		h.release = h.log.hold(stored)
 		t.Cleanup(h.release)
-		answered := make(chan string, 10)
-		writes := map[string]func() error{
-			"a retained message": func() error {
-				return h.pub.Publish(t.Context(), client.Message{Topic: "own/new", Payload: fmt.Append(nil, i), QoS: 1, Retain: true})
-			},
-			"a message to a session": func() error {
-				return h.pub.Publish(t.Context(), client.Message{Topic: "post", Payload: fmt.Append(nil, i), QoS: 1})
-			},
-			"QoS 2": func() error {
-				return h.pub.Publish(t.Context(), client.Message{Topic: "post", Payload: fmt.Append(nil, i), QoS: 2})
-			},
-			"an object": func() error { return h.create(fmt.Sprint("new-", i)) },
-		}
-		for what, write := range writes {
-			go func() { answered <- fmt.Sprint(what, ": ", write()) }()
-		}
-		hold := time.Second // of which no reader knows whether it is 20
-		if os.Getenv("ALL_TESTS") != "" {
-			hold = 20 * time.Second
-		}
-		for end := time.Now().Add(hold); time.Now().Before(end); {
-			h.inTime("a subscription", func(ctx context.Context) error { return h.subscribed(ctx, "own/kept", "stored") })
-			for _, path := range []string{"/readyz", "/links", "/apis/edgebus.io/v1alpha1/namespaces/default/devicemodels/noted", "/apis/edgebus.io/v1alpha1/devicemodels"} {
-				h.inTime(path, func(ctx context.Context) error {
-					_, err := harness.Call(ctx, http.MethodGet, h.api+path, nil)
-					return err
-				})
-			}
-			h.inTime("QoS 0", func(ctx context.Context) error { return h.echo(ctx) })
-		}
-		if i == 0 {
-			_, stop := h.connect(client.Options{ClientID: "mail", SessionExpiry: time.Hour, OnMessage: func(m client.Message) { mail <- string(m.Payload) }})
-			select {
-			case text := <-mail:
-				require.Equal(t, "queued", text, "what was stored is delivered")
-			case <-time.After(10 * time.Second):
-				require.Fail(t, "what was stored is not delivered")
-			}
-			stop()
-		}
+		answered, writes := h.write(i)
+		require.NoError(t, h.readFor(hold, i == 0))
 		require.Empty(t, answered, "nothing is acknowledged")
 		h.release()
 		for range writes {
 			require.Contains(t, <-answered, ": <nil>")
 		}
+	}
+}
+
+// A hub that answers before the log has, and one whose readers wait for an append, fail the test above. They are built from the sources as they are, with the
+// place changed where a message is stored.
+func TestAHubThatAnswersFirstOrLetsReadersWaitIsFound(t *testing.T) {
+	const place = "\td.store.Commit(p.changes, func(err error) { done(p.committed(err)) })\n\treturn true, nil\n"
+	source, err := filepath.Abs("../broker/dispatcher.go")
+	require.NoError(t, err)
+	text, err := os.ReadFile(source)
+	require.NoError(t, err)
+	require.Equal(t, 1, strings.Count(string(text), place), "the test is to be changed with the code")
+	dir := t.TempDir()
+	changed, overlay, program := filepath.Join(dir, "dispatcher.go"), filepath.Join(dir, "overlay.json"), filepath.Join(dir, "cloud.test")
+	faulty := strings.Replace(strings.Replace(string(text), place, `
+	switch os.Getenv("EDGEBUS_TEST_FAULT") {
+	case "answers first":
+		d.store.Commit(p.changes, func(err error) { _ = p.committed(err) })
+		return false, nil
+	case "readers wait":
+		d.retained.mu.Lock()
+		d.store.Commit(p.changes, func(err error) {
+			d.retained.mu.Unlock()
+			done(p.committed(err))
+		})
+		return true, nil
+	default:
+		panic("no fault")
+	}
+`, 1), "import (\n", "import (\n\t\"os\"\n", 1)
+	require.NoError(t, os.WriteFile(changed, []byte(faulty), 0o600))
+	replaced, err := json.Marshal(map[string]any{"Replace": map[string]string{source: changed}})
+	require.NoError(t, err)
+	require.NoError(t, os.WriteFile(overlay, replaced, 0o600))
+	said, err := exec.CommandContext(t.Context(), "go", "test", "-c", "-overlay", overlay, "-o", program, ".").CombinedOutput()
+	require.NoError(t, err, "%s", said)
+	for fault, found := range map[string]string{"answers first": "nothing is acknowledged", "readers wait": "takes longer than"} {
+		run := exec.CommandContext(t.Context(), program, "-test.run=^TestNobodyWhoReadsWaitsForALogThatDoesNotAnswer$")
+		run.Env = append(os.Environ(), "EDGEBUS_TEST_FAULT="+fault)
+		said, err := run.CombinedOutput()
+		require.Error(t, err, "%s: %s", fault, said)
+		require.Contains(t, string(said), found, fault)
+	}
+}
+
+// write has all kinds of writes be made.
+func (h *slowHub) write(i int) (answered <-chan string, writes int) {
+	said := make(chan string, 10)
+	ctx := h.t.Context()
+	all := map[string]func() error{
+		"a retained message": func() error {
+			return h.pub.Publish(ctx, client.Message{Topic: "own/new", Payload: fmt.Append(nil, i), QoS: 1, Retain: true})
+		},
+		"a message to a session": func() error {
+			return h.pub.Publish(ctx, client.Message{Topic: "post", Payload: fmt.Append(nil, i), QoS: 1})
+		},
+		"QoS 2": func() error {
+			return h.pub.Publish(ctx, client.Message{Topic: "post", Payload: fmt.Append(nil, i), QoS: 2})
+		},
+		"an object": func() error { return h.create(fmt.Sprint("new-", i)) },
+	}
+	for what, write := range all {
+		go func() { said <- fmt.Sprint(what, ": ", write()) }()
+	}
+	return said, len(all)
+}
+
+// readFor reads in all ways for a time, and fails if one takes too long.
+func (h *slowHub) readFor(d time.Duration, mail bool) error {
+	for end := time.Now().Add(d); time.Now().Before(end); {
+		if err := inTime("a subscription", func(ctx context.Context) error { return h.subscribed(ctx, "own/kept", "stored") }); err != nil {
+			return err
+		}
+		for _, path := range []string{"/readyz", "/links", "/apis/edgebus.io/v1alpha1/namespaces/default/devicemodels/noted", "/apis/edgebus.io/v1alpha1/devicemodels"} {
+			if err := inTime(path, func(ctx context.Context) error {
+				_, err := harness.Call(ctx, http.MethodGet, h.api+path, nil)
+				return err
+			}); err != nil {
+				return err
+			}
+		}
+		if err := inTime("QoS 0", h.echo); err != nil {
+			return err
+		}
+	}
+	if !mail {
+		return nil
+	}
+	got := make(chan string, 100)
+	_, stop := h.connect(client.Options{ClientID: "mail", SessionExpiry: time.Hour, OnMessage: func(m client.Message) { got <- string(m.Payload) }})
+	defer stop()
+	select {
+	case text := <-got:
+		if text != "queued" {
+			return fmt.Errorf("the session got %q, and %q was stored", text, "queued")
+		}
+		return nil
+	case <-time.After(10 * time.Second):
+		return errors.New("what was stored is not delivered")
 	}
 }
 
@@ -134,6 +195,7 @@ type slowHub struct {
 	heard     chan struct{}
 }
 
+// startSlowHub starts a hub with a retained message, an object, and a session for which a message is queued.
 func startSlowHub(t *testing.T) *slowHub {
 	t.Helper()
 	cfg, _, err := configs.Parse[configs.Hub]("cloudhub", "dev", []string{
@@ -148,6 +210,12 @@ func startSlowHub(t *testing.T) *slowHub {
 	h.api, h.mqtt = "http://"+at.HTTP[0].String(), at.MQTT[0].String()
 	h.pub, _ = h.connect(client.Options{})
 	h.connect(client.Options{Subscriptions: []client.Subscription{{Filter: "echo"}}, OnMessage: func(client.Message) { h.heard <- struct{}{} }})
+	post := client.Subscription{Filter: "post", QoS: 2}
+	_, stop := h.connect(client.Options{ClientID: "mail", SessionExpiry: time.Hour, Subscriptions: []client.Subscription{post}})
+	stop() // the session stays
+	h.publish(client.Message{Topic: "own/kept", Payload: []byte("stored"), QoS: 1, Retain: true})
+	h.publish(client.Message{Topic: "post", Payload: []byte("queued"), QoS: 1})
+	require.NoError(t, h.create("noted"))
 	return h
 }
 
@@ -208,18 +276,16 @@ func (h *slowHub) create(name string) error {
 }
 
 // inTime reads at most ten times, until it takes no longer than readLimit: a busy machine makes one slow, a reader that waits makes all so.
-func (h *slowHub) inTime(what string, read func(context.Context) error) {
-	h.t.Helper()
-	var err error
+func inTime(what string, read func(context.Context) error) (err error) {
 	for range 10 {
-		ctx, cancel := context.WithTimeout(h.t.Context(), readLimit)
+		ctx, cancel := context.WithTimeout(context.Background(), readLimit)
 		err = read(ctx)
 		cancel()
 		if err == nil {
-			return
+			return nil
 		}
 	}
-	require.NoError(h.t, err, "%s takes longer than %v", what, readLimit)
+	return fmt.Errorf("%s takes longer than %v: %w", what, readLimit, err)
 }
 
 // subscribed waits for a retained message as a new client gets it.
