@@ -117,6 +117,9 @@ func (a *accessControl) clientID(id *Identity) error {
 	if strings.HasPrefix(id.ClientID, enrollPrefix) != id.Has(topics.RoleEnrollee) {
 		return resource.Errorf(resource.Forbidden, "", "client identifiers that begin with %s belong to nodes that enrol, and these have no other", enrollPrefix)
 	}
+	if reservedForProgram(id) {
+		return resource.Errorf(resource.Forbidden, "", "client identifiers that begin with %s belong to the views of this program", programPrefix)
+	}
 	if id.Has(topics.RoleEnroller) {
 		return resource.Errorf(resource.Forbidden, "", "the role enroller is for the hub's HTTP API, and has nothing to do here")
 	}

@@ -313,10 +313,13 @@ func (h *handshake) authenticate(pk *packets.Packet) error {
 	return nil
 }
 
-// identify says who the client is: by what it shows, or whoever had signed in before the connection was upgraded.
+// identify says who the client is: by what it shows, or whoever had signed in before the connection was upgraded, or the program itself.
 func (h *handshake) identify(shown credentials) (Identity, error) {
 	if ws, ok := h.Conn.(*wsConn); ok && ws.identity != nil {
 		return *ws.identity, nil
+	}
+	if p, ok := h.Conn.(*programConn); ok {
+		return p.identity, nil
 	}
 	ident, code, why := h.b.auth.signIn(h.RemoteAddr(), shown)
 	if code == codeSuccess {

@@ -22,6 +22,7 @@
 //	signin.go      who a client is: the authenticator, and the sign-in of HTTP requests
 //	browsers.go    people who sign in with a browser: cookies, /session
 //	upgrade.go     MQTT over WebSocket at a path of an HTTP server
+//	programconn.go what the program itself does as a client, such as its views
 //	logins.go      attempts to sign in: how many, and how many passwords are checked at a time
 //	access.go      what a client may do
 //	quotas.go      how much one user, node or address may hold

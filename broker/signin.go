@@ -489,6 +489,7 @@ type httpRequests struct {
 	log      zerolog.Logger // for those that are refused, sampled apart
 	browsers browserSignIns
 	upgraded *listener // of connections that have begun as an HTTP request
+	program  *listener // of connections of the program itself
 }
 
 // httpRequest is an HTTP request under way.

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"math/rand/v2"
+	"net"
 	"os"
 	"runtime/debug"
 	"sync/atomic"
@@ -27,6 +28,7 @@ import (
 	"github.com/edgebus/edgebus/broker/mqttserver"
 	"github.com/edgebus/edgebus/broker/ordered"
 	"github.com/edgebus/edgebus/broker/tree"
+	"github.com/edgebus/edgebus/broker/views/runner"
 	"github.com/edgebus/edgebus/cloud/api"
 	"github.com/edgebus/edgebus/cloud/api/index"
 	"github.com/edgebus/edgebus/cloud/blobs"
@@ -123,6 +125,7 @@ func Run(ctx context.Context, o Options) (err error) {
 	// The twins: what nodes are told, and what they report. The broker is made from what is made from them: they publish through it later.
 	var br *broker.Broker
 	var watched *alerts.Alerts
+	var shown *runner.Views
 	publish := func(m broker.Message) { br.Publish(m) }
 	projections := newProjections(registry.Controller("twins"))
 	traces, err := tracing.New(tracing.Options{
@@ -133,10 +136,11 @@ func Run(ctx context.Context, o Options) (err error) {
 	}
 	twins, err := twin.New(ctx, twin.Options{
 		Options: tree.Options{
-			Publish: func(m broker.Message) { watched.Follow(m); publish(m) }, Pass: func(m broker.Message, done func(error)) { watched.Follow(m); br.Pass(m, done) },
-			Kept:   func(topic string) bool { return br.HasDurableSubscriber(topic) },
-			Wanted: func(topic string) bool { return watched.Wants(topic) || br.HasSubscriber(topic) },
-			Quota:  link.Quota{Keys: cfg.Limits.Node.Keys, Bytes: int(cfg.Limits.Node.Bytes)}, Log: log, Traces: traces,
+			Publish: func(m broker.Message) { watched.Follow(m); shown.Follow(m); publish(m) },
+			Pass:    func(m broker.Message, done func(error)) { watched.Follow(m); shown.Follow(m); br.Pass(m, done) },
+			Kept:    func(topic string) bool { return br.HasDurableSubscriber(topic) },
+			Wanted:  func(topic string) bool { return watched.Wants(topic) || shown.Wants(topic) || br.HasSubscriber(topic) },
+			Quota:   link.Quota{Keys: cfg.Limits.Node.Keys, Bytes: int(cfg.Limits.Node.Bytes)}, Log: log, Traces: traces,
 		},
 		Reader: st, Writer: st, Watcher: st, Replicas: st, Derived: st, Rand: rand.Uint64, Record: recorder.Record, Hub: identity,
 		Managed: registry.Managed, CreateNode: createNode(registry.Controller("twins")), Projections: projections,
@@ -148,6 +152,10 @@ func Run(ctx context.Context, o Options) (err error) {
 	treeOfNodes.Store(twins)
 
 	if watched, err = openAlerts(cfg, metrics, twins.Retained, publish, log); err != nil {
+		return err
+	}
+
+	if shown, err = openViews(cfg, func(id broker.Identity) net.Conn { return br.Dial(id) }, twins.Retained, log); err != nil {
 		return err
 	}
 
@@ -192,6 +200,7 @@ func Run(ctx context.Context, o Options) (err error) {
 	commands.Register(metrics)
 	blobServer.Register(metrics)
 	copies.Register(metrics)
+	shown.Register(metrics)
 	registerHubMetrics(metrics, twins, recorder)
 	if err := errors.Join(mqttserver.RegisterRules(rules, metrics), auditLog.Register(metrics)); err != nil {
 		return errors.Join(err, br.Close(ctx))
@@ -228,7 +237,7 @@ func Run(ctx context.Context, o Options) (err error) {
 		o.Ready(daemon.Addresses{MQTT: br.Addrs(), HTTP: site.Addrs()})
 	}
 	return daemon.RunGroup(ctx, mqttserver.RunWithAudit(auditLog, twins.Run), br.Serve, site.Run, content.Run, blobServer.Run, copies.Run,
-		bearer.Tokens.Run, counted.Run, recorder.Run, enrollment.Run, traces.Run, backups.Run, guard.Run, space.Run, watched.Run,
+		bearer.Tokens.Run, counted.Run, recorder.Run, enrollment.Run, traces.Run, backups.Run, guard.Run, space.Run, watched.Run, shown.Run,
 		func(ctx context.Context) error { return rules.Run(ctx, br.RightsChanged) }, controllers, followUpgradeReports(twins, st, log))
 }
 

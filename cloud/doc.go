@@ -16,6 +16,7 @@
 //	projections.go  what objects come to on nodes, as documents; what nodes report of upgrades
 //	history.go      who asks what properties were
 //	alerts.go       what needs somebody, and who is told
+//	views.go        views of all nodes' Devices for other systems, such as Home Assistant
 //	devicesettings.go  which settings mappers take for Devices
 //	report.go       what is said of the links, and metrics
 //	maintenance.go  the commands check, backup and restore

@@ -52,6 +52,7 @@ func (h *Hub) check(report reportFunc) {
 	h.Auth.OIDC.check(report)
 	h.Audit.check(report)
 	h.Alerts.check(report)
+	h.Views.check(report)
 	h.Tracing.check(report)
 	for i, u := range h.Auth.Users {
 		if u.Local != "" {
@@ -91,6 +92,7 @@ func (c *Core) check(report reportFunc) {
 	c.checkLocal(report)
 	c.Audit.check(report)
 	c.Alerts.check(report)
+	c.Views.check(report)
 	c.Tracing.check(report)
 	checkHTTP(c.HTTP, c.Auth, c.Insecure, false, false, report)
 	c.Link.check(report)
@@ -441,6 +443,40 @@ func (a AlertReceivers) check(report reportFunc) {
 		report("alerts.topic", "%v", err)
 	case strings.HasPrefix(a.Topic, "v1/") || strings.HasPrefix(a.Topic, "$"):
 		report("alerts.topic", "%q is none of the users' own topics: those don't begin with v1/ or $", a.Topic)
+	}
+}
+
+// check requires peers that can be reached, and topics that are the users' own.
+func (v Views) check(report reportFunc) {
+	h := v.HomeAssistant
+	h.ViewPeer.check("views.homeAssistant.", report)
+	checkViewTopic("views.homeAssistant.prefix", h.Prefix, report)
+	checkViewTopic("views.homeAssistant.topic", h.Topic, report)
+	if strings.HasPrefix(h.Topic+"/", h.Prefix+"/") || strings.HasPrefix(h.Prefix+"/", h.Topic+"/") {
+		report("views.homeAssistant.topic", "%q and views.homeAssistant.prefix, %q: one is below the other", h.Topic, h.Prefix)
+	}
+}
+
+func (p ViewPeer) check(prefix string, report reportFunc) {
+	p.TLS.check(prefix+"tls.", report)
+	u, err := url.Parse(p.Server)
+	switch {
+	case p.Server == "" && p.User+p.PasswordFile+p.ClientID+p.TLS.CA+p.TLS.Cert != "":
+		report(prefix+"server", "is missing: at its own broker the program needs no user, password or certificate")
+	case p.Server == "":
+	case err != nil || u.Host == "" || !slices.Contains([]string{"mqtt", "mqtts", "ws", "wss"}, u.Scheme) || u.User != nil:
+		report(prefix+"server", "%q is no address such as mqtts://homeassistant.local:8883", redactURL(p.Server))
+	}
+}
+
+func checkViewTopic(key, topic string, report reportFunc) {
+	switch err := topics.CheckTopic(topic); {
+	case topic == "":
+		report(key, "is missing")
+	case err != nil:
+		report(key, "%v", err)
+	case topic == "v1" || strings.HasPrefix(topic, "v1/") || strings.HasPrefix(topic, "$"):
+		report(key, "%q is none of the users' own topics: those don't begin with v1/ or $", topic)
 	}
 }
 

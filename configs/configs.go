@@ -34,6 +34,7 @@ type Hub struct {
 	Auth     HubAuth        `yaml:"auth"`
 	Audit    Audit          `yaml:"audit"`
 	Alerts   AlertReceivers `yaml:"alerts"`
+	Views    Views          `yaml:"views"`
 	Bridge   HubBridge      `yaml:"bridge"`
 	Sources  Sources        `yaml:"sources"`
 	Log      Log            `yaml:"log"`
@@ -53,6 +54,7 @@ type Core struct {
 	Auth     Auth           `yaml:"auth"`
 	Audit    Audit          `yaml:"audit"`
 	Alerts   AlertReceivers `yaml:"alerts"`
+	Views    Views          `yaml:"views"`
 	Log      Log            `yaml:"log"`
 	Tracing  Tracing        `yaml:"tracing"`
 	Limits   CoreLimits     `yaml:"limits"`
@@ -486,6 +488,37 @@ type AlertReceiver struct {
 	URL       string `yaml:"url"`
 	TokenFile string `yaml:"tokenFile" file:"true"`
 	CA        string `yaml:"ca" file:"true"`
+}
+
+// Views are the views of devices for other systems.
+type Views struct {
+	HomeAssistant HomeAssistant `yaml:"homeAssistant"`
+}
+
+// ViewPeer is the broker that a view speaks at.
+type ViewPeer struct {
+	Enabled      bool      `yaml:"enabled"`
+	Server       string    `yaml:"server"` // empty: the program's own broker
+	User         string    `yaml:"user"`
+	PasswordFile string    `yaml:"passwordFile" file:"true"`
+	ClientID     string    `yaml:"clientID"`
+	TLS          TLSClient `yaml:"tls"`
+	Labels       []string  `yaml:"labels,flow" is:"label"`
+}
+
+// HomeAssistant is the view for Home Assistant.
+type HomeAssistant struct {
+	ViewPeer `yaml:",inline"`
+	Prefix   string `yaml:"prefix"`
+	Topic    string `yaml:"topic"`
+}
+
+// Secret is the password, read from its file; nil: there is none.
+func (p ViewPeer) Secret() func() (string, error) {
+	if p.PasswordFile == "" {
+		return nil
+	}
+	return Identity{PasswordFile: p.PasswordFile}.Secret
 }
 
 // Authority says who signs the nodes' certificates.

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"math/rand/v2"
+	"net"
 	"net/http"
 
 	"github.com/rs/zerolog"
@@ -23,6 +24,7 @@ import (
 	"github.com/edgebus/edgebus/broker/daemon/tracing"
 	"github.com/edgebus/edgebus/broker/mqttserver"
 	"github.com/edgebus/edgebus/broker/tree"
+	"github.com/edgebus/edgebus/broker/views/runner"
 	"github.com/edgebus/edgebus/configs"
 	"github.com/edgebus/edgebus/edge/api"
 	"github.com/edgebus/edgebus/edge/blobs"
@@ -77,6 +79,7 @@ func Run(ctx context.Context, o Options) (err error) {
 
 	var br *broker.Broker
 	var watched *alerts.Alerts
+	var shown *runner.Views
 	past, err := openHistory(cfg, log)
 	if err != nil {
 		return err
@@ -90,10 +93,10 @@ func Run(ctx context.Context, o Options) (err error) {
 	}
 	tw, err := twin.New(twin.Options{
 		Options: tree.Options{
-			Publish: func(m broker.Message) { watched.Follow(m); br.Publish(m) },
-			Pass:    func(m broker.Message, done func(error)) { watched.Follow(m); br.Pass(m, done) }, // also what a durable session gets
+			Publish: func(m broker.Message) { watched.Follow(m); shown.Follow(m); br.Publish(m) },
+			Pass:    func(m broker.Message, done func(error)) { watched.Follow(m); shown.Follow(m); br.Pass(m, done) }, // also what a durable session gets
 			Kept:    func(topic string) bool { return br.HasDurableSubscriber(topic) },
-			Wanted:  func(topic string) bool { return watched.Wants(topic) || br.HasSubscriber(topic) },
+			Wanted:  func(topic string) bool { return watched.Wants(topic) || shown.Wants(topic) || br.HasSubscriber(topic) },
 			Quota:   link.Quota{Keys: cfg.Limits.Node.Keys, Bytes: int(cfg.Limits.Node.Bytes)},
 			Timeout: cfg.Link.Retry.Timeout, Log: log, Traces: traces,
 		},
@@ -107,6 +110,9 @@ func Run(ctx context.Context, o Options) (err error) {
 		return err
 	}
 	if watched, err = openAlerts(cfg, registry, tw.Retained, func(m broker.Message) { br.Publish(m) }, log); err != nil {
+		return err
+	}
+	if shown, err = openViews(cfg, func(id broker.Identity) net.Conn { return br.Dial(id) }, tw.Retained, log); err != nil {
 		return err
 	}
 	bo, err := brokerOptions(cfg, log)
@@ -151,6 +157,7 @@ func Run(ctx context.Context, o Options) (err error) {
 	commands.Register(registry)
 	hub.blobs.Register(registry)
 	past.register(registry)
+	shown.Register(registry)
 	registerCoreMetrics(registry, tw, up)
 	registerStreamMetrics(registry, hub)
 	guard := dir.Guard(log, st.InPlace, sessions.InPlace)
@@ -187,7 +194,7 @@ func Run(ctx context.Context, o Options) (err error) {
 			StoreFormat int `json:"storeFormat"`
 		}{linkReport(), store.Format}, ready()
 	})
-	asking := []func(context.Context) error{br.Serve, site.Run, backups.Run, pusher.Run, guard.Run, space.Run, hub.blobs.Run, watch, past.run, watched.Run, traces.Run}
+	asking := []func(context.Context) error{br.Serve, site.Run, backups.Run, pusher.Run, guard.Run, space.Run, hub.blobs.Run, watch, past.run, watched.Run, shown.Run, traces.Run}
 	if cfg.Link.Server != "" {
 		asking = append(asking, hub.run)
 	}

@@ -28,8 +28,7 @@ func (x *Exchange) Retained() int { return x.retained.Len() }
 
 // Tell tells the view, and returns what is to be done: what it publishes, and what clears what it doesn't publish any more, before all else.
 func (x *Exchange) Tell(at time.Time, e Event) (do []Action) {
-	subject, whole := "", false
-	var clearing []Message
+	subject, whole, settled := "", false, false
 	switch e := e.(type) {
 	case *DeviceChanged:
 		subject, whole = e.Device.Node+"/"+e.Device.Name(), e.Whole || e.Gone
@@ -38,7 +37,7 @@ func (x *Exchange) Tell(at time.Time, e Event) (do []Action) {
 	case *NodeChanged:
 		subject, whole = e.Node.Name, true
 	case *Settled:
-		clearing = x.retained.Settle()
+		settled = true
 	case *Received:
 		if e.Message.Retain && x.retained.Find(e.Message) {
 			return []Action{&Publish{Message{Topic: e.Message.Topic, QoS: 1, Retain: true}}}
@@ -59,12 +58,14 @@ func (x *Exchange) Tell(at time.Time, e Event) (do []Action) {
 			do = append(do, a)
 		}
 	}
-	var send []Action
-	for _, m := range slices.Concat(x.retained.Say(subject, whole, x.again, messages), clearing) {
-		send = append(send, &Publish{m})
-	}
-	if _, settled := e.(*Settled); settled {
+	messages = x.retained.Say(subject, whole, x.again, messages)
+	if settled {
+		messages = append(messages, x.retained.Settle()...)
 		x.again = false
+	}
+	send := make([]Action, 0, len(messages)+len(do))
+	for _, m := range messages {
+		send = append(send, &Publish{m})
 	}
 	return append(send, do...)
 }

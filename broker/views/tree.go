@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"maps"
 	"slices"
+	"strings"
 	"time"
 	"weak"
 
@@ -94,17 +95,11 @@ func (t *Tree) Apply(topic string, payload []byte, at time.Time) {
 	}
 }
 
-// Wants reports whether the tree is made of messages of a topic.
-func (t *Tree) Wants(topic string) bool {
-	a, err := topics.Parse(topic)
-	if err != nil {
-		return false
-	}
-	switch a.Kind {
-	case topics.KindState:
-		return t.local == ""
-	case topics.KindMembership, topics.KindMembershipPart, topics.KindDevice, topics.KindDevicePart, topics.KindDeviceState, topics.KindReported,
-		topics.KindReadProblem, topics.KindAlarms:
+// MadeOf reports whether a tree is made of topics of a kind.
+func MadeOf(k topics.Kind) bool {
+	switch k {
+	case topics.KindState, topics.KindMembership, topics.KindMembershipPart, topics.KindDevice, topics.KindDevicePart, topics.KindDeviceState,
+		topics.KindReported, topics.KindReadProblem, topics.KindAlarms:
 		return true
 	}
 	return false
@@ -325,4 +320,20 @@ func (t *Tree) Devices() (count int) {
 		}
 	}
 	return count
+}
+
+// SelectLabels selects the Devices that have all of the labels, as key=value, themselves or by their node.
+func SelectLabels(labels []string) func(Node, *Device) bool {
+	if len(labels) == 0 {
+		return nil
+	}
+	return func(n Node, d *Device) bool {
+		for _, label := range labels {
+			key, value, _ := strings.Cut(label, "=")
+			if d.Object.Metadata.Labels[key] != value && n.Labels[key] != value {
+				return false
+			}
+		}
+		return true
+	}
 }

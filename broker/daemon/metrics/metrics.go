@@ -97,6 +97,11 @@ func (g *Group[S]) Counter(name, help string, f func(S) float64) {
 	g.add(name, help, groupMetric[S]{kind: prometheus.CounterValue, one: f})
 }
 
+// GaugeBy adds a gauge for each value of a label, of which there are few.
+func (g *Group[S]) GaugeBy(label, name, help string, f func(S) map[string]int64) {
+	g.add(name, help, groupMetric[S]{kind: prometheus.GaugeValue, many: f}, label)
+}
+
 // CounterBy adds a counter for each value of a label, of which there are few.
 func (g *Group[S]) CounterBy(label, name, help string, f func(S) map[string]int64) {
 	g.add(name, help, groupMetric[S]{kind: prometheus.CounterValue, many: f}, label)

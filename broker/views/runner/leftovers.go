@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package runner
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/edgebus/edgebus/broker/client"
+	"github.com/edgebus/edgebus/broker/views"
+	"github.com/edgebus/edgebus/topics/backoff"
+)
+
+// quietTime is how long nothing retained must have come before a broker has sent all that it has: MQTT doesn't say when that is.
+const quietTime = 2 * time.Second
+
+// clearLeftovers clears what a view has published that is switched off, or elsewhere, until it is done or ctx ends.
+func (v *Views) clearLeftovers(ctx context.Context, r *record) {
+	log := v.o.Log.With().Str("view", r.View).Logger()
+	view, err := v.o.Restore(r.View, r.Settings)
+	if err != nil {
+		log.Error().Err(err).Str("file", r.path).Msg("what a view has published can't be cleared: clear it at its peer, and delete the file")
+		v.noteUncleared(r, err)
+		return
+	}
+	for failures := 0; ; failures++ {
+		cleared, err := v.clearAll(ctx, view, r)
+		if err == nil {
+			err = r.remove()
+		}
+		if ctx.Err() != nil {
+			return
+		}
+		v.noteUncleared(r, err)
+		if err == nil {
+			log.Info().Int("messages", cleared).Str("at", view.Place).Msg("the view was switched off or changed: what it had published is cleared")
+			return
+		}
+		log.Warn().Err(err).Str("at", view.Place).Msg("what a view has published can't be cleared yet: trying again")
+		if !backoff.Sleep(ctx, reconnect.Spread(failures)) {
+			return
+		}
+	}
+}
+
+func (v *Views) noteUncleared(r *record, err error) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	key := r.View + " (switched off)"
+	if delete(v.uncleared, key); err != nil {
+		v.uncleared[key] = fmt.Sprintf("what it has published can't be cleared: %v", err)
+	}
+}
+
+// clearAll clears what a view has published, for each node that it had a connection of.
+func (v *Views) clearAll(ctx context.Context, view View, r *record) (cleared int, err error) {
+	nodes := slices.Sorted(maps.Keys(r.Connections))
+	if !view.PerNode {
+		nodes = []string{""}
+	}
+	for _, node := range nodes {
+		n, err := v.clearOne(ctx, view, node, r.Connections[node])
+		if cleared += n; err != nil {
+			return cleared, err
+		}
+	}
+	return cleared, nil
+}
+
+func (v *Views) clearOne(ctx context.Context, view View, node string, n uint64) (cleared int, err error) {
+	c := view.New(node).Connect(n)
+	if len(c.Retained) == 0 || c.Owns == nil {
+		return 0, nil
+	}
+	found := make(chan views.Message)
+	failed := make(chan error, 1)
+	up := make(chan struct{}, 1)
+	fail := func(err error) {
+		select {
+		case failed <- err:
+		default:
+		}
+	}
+	running, stop := context.WithCancel(ctx)
+	o := view.clientOptions(v.o, node, "-clear", v.o.Log)
+	for _, f := range c.Retained {
+		o.Subscriptions = append(o.Subscriptions, client.Subscription{Filter: f, QoS: 1, NoLocal: true, RetainAsPublished: true})
+	}
+	o.OnConnect = func(context.Context, bool) error { up <- struct{}{}; return nil }
+	o.OnConnectError = fail
+	o.OnDisconnect = func(err error) { fail(errors.Join(errEnded, err)) }
+	o.OnMessage = func(m client.Message) {
+		select {
+		case found <- fromClient(m):
+		case <-running.Done():
+		}
+	}
+	to, err := client.New(o)
+	if err != nil {
+		stop()
+		return 0, err
+	}
+	ended := make(chan struct{})
+	go func() { defer close(ended); _ = to.Run(running) }()
+	defer func() { stop(); <-ended }()
+	quiet := time.NewTimer(time.Hour)
+	for {
+		select {
+		case <-up:
+			quiet.Reset(quietTime)
+		case m := <-found:
+			quiet.Reset(quietTime)
+			if !m.Retain || len(m.Payload) == 0 || !c.Owns(m) {
+				continue
+			}
+			if err := to.Publish(running, client.Message{Topic: m.Topic, QoS: 1, Retain: true}); err != nil {
+				return cleared, err
+			}
+			cleared++
+		case <-quiet.C:
+			return cleared, nil
+		case err := <-failed:
+			return cleared, err
+		case <-ctx.Done():
+			return cleared, ctx.Err()
+		}
+	}
+}

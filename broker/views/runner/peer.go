@@ -1,0 +1,172 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package runner
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"github.com/edgebus/edgebus/broker"
+	"github.com/edgebus/edgebus/broker/client"
+	"github.com/edgebus/edgebus/broker/views"
+	"github.com/edgebus/edgebus/topics"
+	"github.com/edgebus/edgebus/topics/backoff"
+	"github.com/edgebus/edgebus/topics/resource"
+)
+
+// peer is a view at one peer.
+type peer struct {
+	of    *runningView
+	node  string // the only one that is shown; empty: all
+	view  views.View
+	tree  *views.Tree
+	inbox treeInbox
+	log   zerolog.Logger
+	gone  bool // the node is: the peer ends
+	state peerState
+}
+
+// peerState is what is told of a peer.
+type peerState struct {
+	connected         atomic.Bool
+	devices, retained atomic.Int64
+	why               atomic.Pointer[string] // there is no connection, or the last message was refused; nil: all is well
+	rejected          atomic.Int64
+}
+
+func newPeer(of *runningView, node string) *peer {
+	p := &peer{of: of, node: node, view: of.New(node), tree: views.NewTree(of.o.Node, of.Selects), inbox: newInbox(), log: of.log}
+	if node != "" {
+		p.log = of.log.With().Str("shows", node).Logger()
+	}
+	return p
+}
+
+func (p *peer) problem() string {
+	if why := p.state.why.Load(); why != nil {
+		return *why
+	}
+	if n := p.state.rejected.Load(); n > 0 {
+		return fmt.Sprintf("%d Devices can't be shown: see the log", n)
+	}
+	return ""
+}
+
+var reconnect = backoff.Backoff{Min: 500 * time.Millisecond, Max: 30 * time.Second}
+
+const steadyTime = 10 * time.Second // a connection that has lasted so long was well
+
+// run keeps the view connected until ctx ends, or the node is gone.
+func (p *peer) run(ctx context.Context) {
+	p.load(ctx)
+	for failures := 0; ctx.Err() == nil && !p.gone; failures++ {
+		began := time.Now()
+		again, err := p.connect(ctx)
+		p.state.connected.Store(false)
+		if ctx.Err() != nil || p.gone {
+			return
+		}
+		if time.Since(began) > steadyTime || again {
+			failures = 0
+		}
+		if err != nil {
+			p.note(err)
+			p.log.Warn().Err(err).Msg("the view's connection to its peer has ended: trying again")
+		}
+		if !backoff.Sleep(ctx, reconnect.Spread(failures)) {
+			return
+		}
+	}
+}
+
+func (p *peer) note(err error) {
+	if err == nil {
+		p.state.why.Store(nil)
+		return
+	}
+	why := err.Error()
+	p.state.why.Store(&why)
+}
+
+// load reads what the tree has. What it publishes meanwhile is in the inbox, and is taken after it.
+func (p *peer) load(ctx context.Context) {
+	node := cmp.Or(p.node, anyNode(p.of.o.Node))
+	for _, keys := range []string{"state", "membership/#", "devices/#"} {
+		read := p.of.o.Retained(topics.Prefix + node + "/" + keys)
+		for list := read(snapshotBatch); len(list) > 0 && ctx.Err() == nil; list = read(snapshotBatch) {
+			for _, m := range list {
+				p.tree.Apply(m.Topic, m.Payload, timeOf(m))
+			}
+		}
+	}
+}
+
+// timeOf is when a value was so.
+func timeOf(m broker.Message) time.Time {
+	for _, u := range m.Props.User {
+		if u.Key == "ts" {
+			if at, err := resource.ParseTime(u.Value); err == nil {
+				return at
+			}
+		}
+	}
+	return time.Time{}
+}
+
+// clientOptions are those of a connection to the peer.
+func (v *View) clientOptions(o Options, node, purpose string, log zerolog.Logger) client.Options {
+	own := strings.TrimSuffix("view-"+v.Name+"-"+node, "-")
+	c := client.Options{
+		Servers: []string{cmp.Or(v.Peer.Server, ownServer)}, ClientID: cmp.Or(v.Peer.ClientID, own), User: v.Peer.User, Secret: v.Peer.Secret, TLS: v.Peer.TLS,
+		Roots: v.Peer.Roots, CleanStart: true, Log: log.Level(zerolog.WarnLevel), Backoff: reconnect,
+	}
+	if v.Peer.ClientID != "" && node != "" {
+		c.ClientID += "-" + node
+	}
+	if v.Peer.Server == "" {
+		c.ClientID, c.Dial = own, ownDial(o, v.Name)
+	}
+	c.ClientID += purpose
+	return c
+}
+
+var errEnded = errors.New("the connection of a view ended")
+
+// connect makes a connection, and serves it to its end. again: the view wanted another.
+func (p *peer) connect(ctx context.Context) (again bool, err error) {
+	n, err := p.of.record.next(p.node)
+	if err != nil {
+		return false, fmt.Errorf("the number of the connection can't be stored: %w", err)
+	}
+	s := newSession(p, n)
+	o := p.of.clientOptions(*p.of.o, p.node, "", p.log)
+	if w := s.exchange.Connection.Will; w != nil {
+		will := toClient(*w)
+		o.Will = &will
+	}
+	o.OnConnect, o.OnMessage = s.begin, s.receive
+	o.OnDisconnect = func(err error) { s.lose(cmp.Or(err, errEnded)) }
+	o.OnConnectError = func(err error) {
+		p.of.counters.failures.Add(1)
+		p.note(err)
+	}
+	if s.client, err = client.New(o); err != nil {
+		return false, err
+	}
+	running, stop := context.WithCancel(context.WithoutCancel(ctx))
+	s.stopped = running.Done()
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		_ = s.client.Run(running) // it ends with the context
+	}()
+	defer func() { stop(); <-ended }()
+	return s.serve(ctx)
+}
