@@ -243,7 +243,8 @@ func (ds *devices) putMembership(b *batch, n *node) {
 	if len(names) > 0 { // a map without a device is the same on all hubs: see emptyMapDigests
 		m.Labels = n.nodes.labels[n.name]
 	}
-	n.putShared(b, membershipKey, m, "")
+	doc, _ := json.Marshal(m) // strings alone
+	n.putDocument(b, membershipKey, doc, "")
 	ds.status.node(n.name)
 }
 
@@ -324,7 +325,11 @@ func (ds *devices) project(b *batch, d *device, whole resource.Device) {
 		b.changedMembers[n] = true
 		n.showReported(b, name)
 	}
-	n.putShared(b, "devices/"+name, resource.NewBundle(whole, m.DeviceModel), m.tail) // all Devices of the model share its text
+	if doc, err := m.bundle(whole); err == nil {
+		n.putDocument(b, "devices/"+name, doc, m.tail) // all Devices of the model share its text
+	} else {
+		ds.opts.Log.Error().Err(err).Str("node", n.name).Str("device", name).Msg("a Device can't be written for its node")
+	}
 	n.projectDesired(b, d, whole, m)
 }
 
@@ -348,6 +353,16 @@ func (ds *devices) unbind(b *batch, d *device) {
 func bundleTail(m resource.DeviceModel) (string, error) {
 	text, err := json.Marshal(resource.NewBundle(resource.Device{}, m).Model)
 	return `,"model":` + string(text) + "}", err
+}
+
+// bundle is the document of a Device. The model's text is made once for all whose bundles end with it.
+func (m *model) bundle(d resource.Device) ([]byte, error) {
+	whole := resource.NewBundle(d, m.DeviceModel)
+	if len(d.Spec.PropertyVisitors)+len(d.Spec.Alarms) > 0 {
+		return json.Marshal(whole)
+	}
+	device, err := json.Marshal(whole.Device)
+	return slices.Concat([]byte(`{"device":`), device, []byte(m.tail)), err
 }
 
 // changedDevice is a Device that is going to be projected.

@@ -3,7 +3,6 @@
 package twin
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"iter"
@@ -222,7 +221,11 @@ func desiredKey(device, property string) string {
 // projectDesired writes the desired values. A value that the model does not allow, because the model has changed since, stays in the
 // spec and is not sent to the node.
 func (n *node) projectDesired(b *batch, d *device, whole resource.Device, m *model) {
-	for _, key := range n.down.Keys(desiredKey(d.name, "")) {
+	var keys []string
+	if !b.loading { // nothing is there yet
+		keys = n.down.Keys(desiredKey(d.name, ""))
+	}
+	for _, key := range keys {
 		property := strings.TrimPrefix(key, desiredKey(d.name, ""))
 		value, wanted := whole.Spec.Desired[property]
 		err := m.CheckDesired(property, []byte(value))
@@ -306,17 +309,7 @@ func (n *node) deleteParts(b *batch, key string, from int) {
 	}
 }
 
-// putShared writes a document as JSON that may end with a text which many documents end with.
-func (n *node) putShared(b *batch, key string, v any, tail string) {
-	doc, err := json.Marshal(v)
-	if err != nil {
-		n.nodes.opts.Log.Error().Err(err).Str("node", n.name).Str("key", key).Msg("a document can't be written")
-		return
-	}
-	n.putDocument(b, key, doc, tail)
-}
-
-// putDocument writes a document, in parts if it is large, and publishes it whole.
+// putDocument writes a document that may end with a text which many documents end with, in parts if it is large, and publishes it whole.
 func (n *node) putDocument(b *batch, key string, doc []byte, tail string) {
 	value, parts := topics.SplitDocument(doc)
 	ts := b.now.UnixMilli()
