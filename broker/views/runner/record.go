@@ -85,7 +85,11 @@ func (r *record) next(node string) (n uint64, err error) {
 }
 
 // remove deletes a record: there is nothing left of the view at its place.
-func (r *record) remove() error { return os.Remove(r.path) }
+func (r *record) remove() error {
+	err := os.Remove(r.path)
+	_ = os.Remove(filepath.Dir(r.path)) // unless there are others
+	return err
+}
 
 // otherRecords are the records of views that are not among the paths, and those that can't be read.
 func otherRecords(dir string, paths map[string]bool) (list []*record, damaged error) {
