@@ -26,7 +26,9 @@ import (
 // ErrClosed is the outcome of commits that come after Close.
 var ErrClosed = errors.New("the journal is closed")
 
-// RecordChange puts a record, or deletes it if Value is nil. Deleting a record that isn't there is no error.
+// RecordChange puts a record, or deletes it if Value is nil. Deleting a record that isn't there is no error. A change doesn't name what it replaces, and
+// needn't: each record has one owner, whose commits are in order, and the log takes a group only behind what this journal has read of it
+// (ordered.Log.Append), so that nobody else's changes are between.
 type RecordChange struct {
 	ID    uint64
 	Value []byte

@@ -706,14 +706,15 @@ func (c *controller) deleteDevice(ctx context.Context, i *resource.Instance, nam
 		return true, nil
 	}
 	get := c.deviceReader(ctx, i.Metadata.Namespace)
+	isOurs := func(d *resource.Device) bool { return IsMadeOf(d, i.Metadata.Name) && !IsEdited(d) }
 	goes := func() (bool, error) {
 		d, err := get(name)
-		return d != nil && IsMadeOf(d, i.Metadata.Name) && !IsEdited(d), err
+		return d != nil && isOurs(d), err
 	}
 	if is, err := goes(); err != nil || !is {
 		return err == nil, err
 	}
-	if err := c.as.Delete(ctx, store.Key{Kind: resource.KindDevice, Namespace: i.Metadata.Namespace, Name: name}); store.IgnoreNotFound(err) != nil {
+	if err := objects.DeleteIf(ctx, c.as, store.Key{Namespace: i.Metadata.Namespace, Name: name}, isOurs); store.IgnoreNotFound(err) != nil {
 		return false, err
 	}
 	is, err := goes()
@@ -751,7 +752,7 @@ func (c *controller) removeInstance(ctx context.Context, s InstanceState) (time.
 		}
 	}
 	if i.Metadata.DeletionTimestamp == nil {
-		if err := store.IgnoreNotFound(c.as.Delete(ctx, key)); err != nil {
+		if err := store.IgnoreNotFound(objects.DeleteIf(ctx, c.as, key, func(now *resource.Instance) bool { return now.Metadata.UID == i.Metadata.UID })); err != nil {
 			return 0, err
 		}
 		c.record(i, "Removed", "no node sees it, or its Configuration is gone")

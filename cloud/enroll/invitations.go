@@ -220,6 +220,7 @@ func (v *invitations) uninvite(ctx context.Context, id, by string) error {
 	default:
 		return resource.Errorf(resource.Invalid, "", "%d invitations begin with %.64q: give more of its id", len(list), id)
 	}
+	// At any revision: it ends, however often it was used meanwhile, and no other one ever has its ID.
 	if _, err := v.o.Writer.Delete(ctx, invitationKey(list[0].ID), 0); err != nil {
 		return err
 	}
@@ -323,7 +324,7 @@ func ForgetInvitations(ctx context.Context, st interface {
 		return err
 	}
 	for _, o := range page.Items {
-		if _, err := st.Delete(ctx, o.Key, 0); err != nil && !errors.Is(err, resource.NotFound) {
+		if _, err := st.Delete(ctx, o.Key, o.Rev); err != nil && !errors.Is(err, resource.NotFound) {
 			return err
 		}
 	}

@@ -226,6 +226,11 @@ func (q *requests) followRequestsOnce(ctx context.Context) error {
 	}
 }
 
+// deleteRequest deletes a request, unless it is another one of that name.
+func (q *requests) deleteRequest(ctx context.Context, key store.Key, er resource.EnrollmentRequest) error {
+	return objects.DeleteIf(ctx, q.o.Objects, key, func(now *resource.EnrollmentRequest) bool { return now.Metadata.UID == er.Metadata.UID })
+}
+
 // handleRequest carries out the next step of one request.
 func (q *requests) handleRequest(ctx context.Context, o store.Object) {
 	er, err := decodeRequest(o)
@@ -234,7 +239,7 @@ func (q *requests) handleRequest(ctx context.Context, o store.Object) {
 		return
 	}
 	if at := er.Metadata.CreationTimestamp; at != nil && q.o.Now().Sub(*at) > max(q.o.Age, enrollerValidity(er)) {
-		if err := q.o.Objects.Delete(ctx, o.Key); err != nil && !errors.Is(err, resource.NotFound) {
+		if err := q.deleteRequest(ctx, o.Key, er); err != nil && !errors.Is(err, resource.NotFound) {
 			q.o.Log.Warn().Err(err).Stringer("object", o.Key).Msg("an old EnrollmentRequest can't be deleted")
 		}
 		return
@@ -361,10 +366,11 @@ func (q *requests) dropRenewals(ctx context.Context, node, but string) error {
 		if o.Name == but || !bytes.Contains(o.Data, []byte(objects.RenewalAnnotation)) {
 			continue
 		}
-		if er, err := decodeRequest(o); err != nil || er.Spec.SignerName != resource.SignerRenewal || requestedNode(er) != node {
+		er, err := decodeRequest(o)
+		if err != nil || er.Spec.SignerName != resource.SignerRenewal || requestedNode(er) != node {
 			continue
 		}
-		if err := q.o.Objects.Delete(ctx, o.Key); err != nil && !errors.Is(err, resource.NotFound) {
+		if err := q.deleteRequest(ctx, o.Key, er); err != nil && !errors.Is(err, resource.NotFound) {
 			return err
 		}
 	}

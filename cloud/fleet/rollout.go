@@ -138,6 +138,11 @@ func (c *rolloutController) showSummary(ctx context.Context, f *resource.Fleet, 
 	return store.IgnoreNotFound(err)
 }
 
+// deleteVersion deletes a version, unless it is another one of that name.
+func (c *rolloutController) deleteVersion(ctx context.Context, v *resource.TemplateVersion) error {
+	return objects.DeleteIf(ctx, c.as, versionKey(v.Metadata.Name), func(now *resource.TemplateVersion) bool { return now.Metadata.UID == v.Metadata.UID })
+}
+
 // forget deletes the versions of a Fleet that no longer exists, and what is known of it.
 func (c *rolloutController) forget(ctx context.Context, fleet string) error {
 	c.mu.Lock()
@@ -151,7 +156,7 @@ func (c *rolloutController) forget(ctx context.Context, fleet string) error {
 		return err
 	}
 	for _, v := range list {
-		err = errors.Join(err, store.IgnoreNotFound(c.as.Delete(ctx, versionKey(v.Metadata.Name))))
+		err = errors.Join(err, store.IgnoreNotFound(c.deleteVersion(ctx, v)))
 	}
 	return err
 }
@@ -397,7 +402,7 @@ func (c *rolloutController) collectVersions(ctx context.Context, f *resource.Fle
 		if i >= len(unused)-most && !tooOld {
 			continue
 		}
-		if err := store.IgnoreNotFound(c.as.Delete(ctx, versionKey(v.Metadata.Name))); err != nil {
+		if err := store.IgnoreNotFound(c.deleteVersion(ctx, v)); err != nil {
 			return err
 		}
 	}

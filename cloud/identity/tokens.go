@@ -319,6 +319,7 @@ func (t *Tokens) Revoke(ctx context.Context, id, by string) error {
 }
 
 func (t *Tokens) remove(ctx context.Context, one Token) error {
+	// At any revision: it ends, whatever was noted of it meanwhile, and no other one ever has its ID.
 	if _, err := t.o.Writer.Delete(ctx, tokenKey(one.ID), 0); err != nil && !errors.Is(err, resource.NotFound) {
 		return err
 	}

@@ -4,6 +4,7 @@ package objects
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"iter"
 	"reflect"
@@ -199,12 +200,37 @@ func updatePart[T any](ctx context.Context, c *Controller, key store.Key, w *Wri
 	return err
 }
 
-// Delete deletes an object, or begins its deletion if it has finalizers.
+// Delete deletes an object, or begins its deletion if it has finalizers, whatever it is by now: who decides by what he has read uses DeleteIf.
 func (c *Controller) Delete(ctx context.Context, key store.Key) error {
 	if c.registry.Kind(key.Kind) == nil {
 		return fmt.Errorf("%s is no key of an object", key)
 	}
-	_, err := c.registry.Delete(ctx, key, c.write(Spec), nil)
+	return c.deleteIf(ctx, key, nil)
+}
+
+// DeleteIf is Delete if goes holds of it as it is then: what its caller has read may have been
+// changed since, or be another object of that name by now. What stays is no error.
+func DeleteIf[T any](ctx context.Context, c *Controller, key store.Key, goes func(*T) bool) error {
+	k, key, err := kindOf[T](c, key)
+	if err != nil {
+		return err
+	}
+	return c.deleteIf(ctx, key, func(old *Object) error {
+		v, err := k.Typed(old)
+		if err == nil && !goes(v.(*T)) {
+			err = errStays
+		}
+		return err
+	})
+}
+
+func (c *Controller) deleteIf(ctx context.Context, key store.Key, check func(*Object) error) error {
+	_, err := c.registry.Delete(ctx, key, c.write(Spec), check)
+	if errors.Is(err, errStays) {
+		return nil
+	}
 	c.audit("delete", key, err)
 	return err
 }
+
+var errStays = errors.New("it is not to be deleted")

@@ -130,3 +130,38 @@ func TestAReferenceIsAskedAboutOnce(t *testing.T) {
 	require.NoError(t, err, "the object had the reference before")
 	require.Len(t, asked, 2)
 }
+
+// A controller deletes what it has decided to delete: not what somebody has changed since, nor another object of that name.
+func TestAControllerDeletesOnlyWhatItMeans(t *testing.T) {
+	r := newTestRegistry(t)
+	c, key := r.Controller("fleets"), store.Key{Kind: resource.KindNode, Name: "n1"}
+	seen, err := objects.Create(t.Context(), c, newNode("n1"))
+	require.NoError(t, err)
+	isSeen := func(now *resource.Node) bool { return now.Metadata.UID == seen.Metadata.UID && now.Metadata.Labels["keep"] == "" }
+	mark := func(n *resource.Node) error { n.Metadata.Labels = map[string]string{"keep": "yes"}; return nil }
+	require.NoError(t, objects.Update(t.Context(), c, key, mark))
+	require.NoError(t, objects.DeleteIf(t.Context(), c, key, isSeen))
+	_, err = objects.Get[resource.Node](t.Context(), c, key)
+	require.NoError(t, err, "it was changed")
+
+	require.NoError(t, c.Delete(t.Context(), key))
+	_, err = objects.Create(t.Context(), c, newNode("n1"))
+	require.NoError(t, err)
+	require.NoError(t, objects.DeleteIf(t.Context(), c, key, isSeen))
+	another, err := objects.Get[resource.Node](t.Context(), c, key)
+	require.NoError(t, err, "it is another one")
+
+	// Somebody changes it between the look at it and the deletion.
+	looks := 0
+	require.NoError(t, objects.DeleteIf(t.Context(), c, key, func(now *resource.Node) bool {
+		if looks++; looks == 1 {
+			require.NoError(t, objects.Update(t.Context(), c, key, mark))
+		}
+		return now.Metadata.UID == another.Metadata.UID && now.Metadata.Labels["keep"] == ""
+	}))
+	require.Equal(t, 2, looks)
+	_, err = objects.Get[resource.Node](t.Context(), c, key)
+	require.NoError(t, err, "it was changed meanwhile")
+	require.NoError(t, objects.DeleteIf(t.Context(), c, key, func(*resource.Node) bool { return true }))
+	require.ErrorIs(t, objects.DeleteIf(t.Context(), c, key, isSeen), resource.NotFound)
+}

@@ -263,8 +263,10 @@ func (s *Resolver) update(ctx context.Context, ref resource.Reference, notBefore
 		next.Failure = why
 	}
 	err = store.Put(ctx, s.Writer, s.encodeRecord(next), rev)
-	if errors.Is(err, resource.AlreadyExists) { // Known has made it meanwhile
-		_, err = s.Writer.Update(ctx, s.encodeRecord(next), 0)
+	if errors.Is(err, resource.AlreadyExists) { // Known has made it meanwhile, and nobody else writes it while this one has the lock
+		if _, rev, err = s.load(ctx, ref); err == nil {
+			err = store.Put(ctx, s.Writer, s.encodeRecord(next), rev)
+		}
 	}
 	if err == nil {
 		s.mu.Lock()
@@ -324,7 +326,10 @@ func (s *Resolver) unused(ctx context.Context, key store.Key) (time.Duration, er
 	if wait := s.started.Add(s.Interval).Sub(s.Now()); wait > 0 {
 		return wait, nil
 	}
-	_, err := s.Writer.Delete(ctx, key, 0)
+	o, err := s.Reader.Get(ctx, key)
+	if err == nil {
+		_, err = s.Writer.Delete(ctx, key, o.Rev)
+	}
 	s.mu.Lock()
 	delete(s.read, key.Name)
 	delete(s.locks, key.Name)

@@ -98,7 +98,8 @@ type Writer interface {
 	Create(ctx context.Context, o Object) (Object, error)
 	// Update replaces Data, Status or both; nil leaves that record as it is, and an
 	// empty Status removes it. expect is the revision that the caller last saw;
-	// another one is a Conflict that names both; 0 asks for none. It returns the whole object as stored.
+	// another one is a Conflict that names both. 0 asks for none: no program of ours updates so, and deletes so only what has to go whatever it is
+	// by now. It returns the whole object as stored.
 	Update(ctx context.Context, o Object, expect uint64) (Object, error)
 	// Delete removes the object and returns it as it last was, with the deletion's
 	// own revision.
@@ -192,7 +193,7 @@ type Replica struct {
 }
 
 // Replicas keeps what nodes reported: for each node the "up" map. It is beside
-// the objects and has no revisions, but shares their commits.
+// the objects and has no revisions, but shares their commits. It has one writer, the node's twin, which has in memory what it replaces.
 type Replicas interface {
 	// Commit makes the changes of several nodes durable, all or none of them. What
 	// ErrUnknown says of writes holds here.
