@@ -137,7 +137,9 @@ func TestAControllerDeletesOnlyWhatItMeans(t *testing.T) {
 	c, key := r.Controller("fleets"), store.Key{Kind: resource.KindNode, Name: "n1"}
 	seen, err := objects.Create(t.Context(), c, newNode("n1"))
 	require.NoError(t, err)
-	isSeen := func(now *resource.Node) bool { return now.Metadata.UID == seen.Metadata.UID && now.Metadata.Labels["keep"] == "" }
+	isSeen := func(now *resource.Node) bool {
+		return now.Metadata.UID == seen.Metadata.UID && now.Metadata.Labels["keep"] == ""
+	}
 	mark := func(n *resource.Node) error { n.Metadata.Labels = map[string]string{"keep": "yes"}; return nil }
 	require.NoError(t, objects.Update(t.Context(), c, key, mark))
 	require.NoError(t, objects.DeleteIf(t.Context(), c, key, isSeen))
