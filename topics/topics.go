@@ -222,6 +222,8 @@ func noSuchTopic(key string) string {
 		return "only answer is defined below enroll/{request}/"
 	case head == "history":
 		return "only copy and answers/{request} are defined below history"
+	case head == "rules":
+		return "only requests and answers/{request} are defined below rules"
 	case head == "blobs":
 		return "only get and answers/{request} are defined below blobs"
 	case !more:

@@ -34,7 +34,7 @@ func TestContract(t *testing.T) {
 // exampleTopic fills a pattern's holes with names.
 func exampleTopic(pattern string) string {
 	s := strings.NewReplacer("{device}", "lamp", "{property}", "power", "{configuration}", "cameras", "{instance}", "cameras-1",
-		"{mapper}", "modbus", "{name}", "blink", "{call}", "4XQ7", "{part}", "0", "{request}", "4xq7", "{secret}", "default.wifi", "#", "a/b/c").Replace(pattern)
+		"{mapper}", "modbus", "{name}", "blink", "{call}", "4XQ7", "{part}", "0", "{request}", "4xq7", "{secret}", "default.wifi", "{rule}", "default.my-rule", "#", "a/b/c").Replace(pattern)
 	return Prefix + "n1/" + s
 }
 

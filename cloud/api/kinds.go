@@ -27,7 +27,7 @@ func Kinds() (kinds []Kind) {
 		resource.KindTemplateVersion: templateVersionKind, resource.KindRepository: repositoryKind, resource.KindResourceSync: resourceSyncKind,
 		resource.KindUpgrade: upgradeKind, resource.KindArtifact: artifactKind, resource.KindConfiguration: configurationKind, resource.KindInstance: instanceKind,
 		resource.KindEnrollmentRequest: enrollmentKind, resource.KindSecret: secretKind, resource.KindConfigMap: configMapKind,
-		resource.KindEvent: eventKind, resource.KindLease: leaseKind,
+		resource.KindEvent: eventKind, resource.KindLease: leaseKind, resource.KindRule: ruleKind, resource.KindRuleEndpoint: ruleEndpointKind,
 	}
 	for _, k := range objects.Kinds() {
 		kinds = append(kinds, views[k.Name](k))
@@ -438,6 +438,38 @@ func leaseKind(k objects.Kind) Kind {
 				return []any{""}
 			}
 			return []any{*l.Spec.HolderIdentity}
+		}),
+	}
+}
+
+// ruleKind is what carries messages between two RuleEndpoints.
+func ruleKind(k objects.Kind) Kind {
+	return Kind{
+		Kind: k, Plural: "rules", Singular: "rule",
+		Columns: []Column{
+			{Name: "Source", Type: "string", Path: ".spec.source", Description: "The RuleEndpoint that messages come from."},
+			{Name: "Target", Type: "string", Path: ".spec.target", Description: "The RuleEndpoint that they go to."},
+			{Name: "Ready", Type: "string", Description: "Whether it acts."},
+			{Name: "Succeeded", Type: "integer", Path: ".status.successMessages", Description: "How many messages have reached the target."},
+			{Name: "Failed", Type: "integer", Path: ".status.failMessages", Description: "How many have not."},
+		},
+		Cells: typedCells(func(r *resource.Rule) []any {
+			return []any{
+				r.Spec.Source, r.Spec.Target, conditionStatus(r.Status.Conditions, resource.ConditionReady), r.Status.SuccessMessages, r.Status.FailMessages,
+			}
+		}),
+	}
+}
+
+func ruleEndpointKind(k objects.Kind) Kind {
+	return Kind{
+		Kind: k, Plural: "ruleendpoints", Singular: "ruleendpoint", Short: []string{"re"}, NoStatus: true,
+		Columns: []Column{
+			{Name: "Type", Type: "string", Path: ".spec.ruleEndpointType", Description: "rest, eventbus or servicebus."},
+			{Name: "Port", Type: "string", Path: ".spec.properties.service_port", Description: "The port of a servicebus endpoint."},
+		},
+		Cells: typedCells(func(e *resource.RuleEndpoint) []any {
+			return []any{e.Spec.RuleEndpointType, e.Spec.Properties[resource.EndpointPort]}
 		}),
 	}
 }

@@ -21,6 +21,7 @@
 //	referenceindex.go     which objects use which: an index for deletions
 //	references.go         what an object gives access to (Grants); annotations and finalizers that are the controllers'
 //	managedfields.go      who owns which fields
+//	rules.go              a Rule and its endpoints
 //	records.go            internal records, which are no objects: a Writer that refuses objects
 //	enrollmentrequest.go  approval of EnrollmentRequests: who has a node's name
 //	templateversion.go    TemplateVersions that can't be deleted

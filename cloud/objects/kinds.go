@@ -102,6 +102,14 @@ func Kinds() []Kind {
 			Name: resource.KindLease, Namespaced: true, Group: "coordination.k8s.io", Version: "v1",
 			New: newTyped[resource.Lease], Validate: validateWith(resource.Lease.Validate, nil),
 		},
+		Kind{
+			Name: resource.KindRule, Namespaced: true, Group: resource.RulesGroup, Version: resource.RulesVersion,
+			New: newTyped[resource.Rule], Validate: validateRule, Warnings: warnRuleReferences,
+		},
+		Kind{
+			Name: resource.KindRuleEndpoint, Namespaced: true, Group: resource.RulesGroup, Version: resource.RulesVersion,
+			New: newTyped[resource.RuleEndpoint], Validate: validateWith(resource.RuleEndpoint.Validate, nil),
+		},
 	)
 }
 

@@ -41,6 +41,7 @@
 //	blob.go            digests, and requests for blobs
 //	event.go           Event
 //	lease.go           Lease
+//	rule.go            Rule and RuleEndpoint
 //
 // # Where to add
 //
