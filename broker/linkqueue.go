@@ -126,8 +126,9 @@ func (b *Broker) PublishFromLink(m Message, done func(error)) {
 
 // linkQueue is the session from which the link takes its messages.
 type linkQueue struct {
-	sess  *session.Session // nil: there is none
-	count session.Counters
+	sess   *session.Session // nil: there is none
+	client *client
+	count  session.Counters
 }
 
 // makeLinkQueue finds the link queue among the loaded sessions, or makes it, and brings its subscriptions in line with the
@@ -152,22 +153,52 @@ func (cs *clients) makeLinkQueue() {
 		byID[linkQueueID] = c
 	}
 	b.linkQueue.sess = c.sess
+	b.linkQueue.client = c
+	b.linkQueue.subscribe(b, b.opts.LinkQueue.filters())
+}
+
+// KeepForLink has messages of these filters stored for the link, beside those of LinkQueueOptions and in the place of those that an earlier call named. Once
+// it has returned no message of them is missed; on disk the change is after that, so who starts the broker anew says it again in LinkQueueOptions.
+func (b *Broker) KeepForLink(filters []string) error {
+	for _, f := range filters {
+		if err := topics.CheckFilter(f); err != nil {
+			return err
+		}
+	}
+	q := &b.linkQueue
+	if q.client == nil {
+		return errors.New("the broker has no link queue")
+	}
 	wanted := b.opts.LinkQueue.filters()
+	for _, f := range filters {
+		wanted[f] = 1
+	}
+	q.subscribe(b, wanted)
+	return nil
+}
+
+// subscribe brings the link queue's subscriptions in line with what is wanted: QoS by filter.
+func (q *linkQueue) subscribe(b *Broker, wanted map[string]byte) {
+	c := q.client
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	wanted = maps.Clone(wanted)
 	for filter, s := range maps.Clone(c.subs) {
-		if qos, ok := wanted[filter]; !ok || qos != s.qos {
+		if qos, ok := wanted[filter]; ok && qos == s.qos {
+			delete(wanted, filter)
+		} else if !ok {
 			c.drop(filter)
 			b.router.index.remove(s)
 			b.store.Forget(s.record)
-		} else {
-			delete(wanted, filter)
 		}
 	}
 	for filter, qos := range wanted {
+		old := c.subs[filter]
 		s := newSubscription(c, filter)
 		s.qos, s.noLocal, s.retainAsPublished, s.retainHandling = qos, true, true, 2
-		s.save(b.store, nil)
+		s.save(b.store, old)
 		c.put(s)
-		b.router.index.add(s)
+		b.router.index.add(s) // in the place of an older one of the filter
 	}
 }
 

@@ -405,3 +405,30 @@ func TestLinkQueueMessagesShareACommit(t *testing.T) {
 	require.Equal(t, countFrom(0, manyMessages/4), takePayloads(t, b.OpenLinkQueue(64), manyMessages/4))
 	require.EqualValues(t, 2*manyMessages/4, b.Stats().Queued, "the others' are there")
 }
+
+// The filters of KeepForLink come and go while messages arrive; what was kept is still owed, and those of the options stay.
+func TestTheLinkQueueKeepsWhatTheProgramNamesLater(t *testing.T) {
+	dir := t.TempDir()
+	b, stop := startKept(t, dir, linkQueueOf([]string{"a"}, nil))
+	c := openClient(t, b, "c")
+	require.Zero(t, c.publish1("b", "0").ReasonCode)
+	require.NoError(t, b.KeepForLink([]string{"b", "a"}))
+	require.Zero(t, c.publish1("a", "1").ReasonCode)
+	require.Zero(t, c.publish1("b", "2").ReasonCode)
+	require.NoError(t, b.KeepForLink([]string{"c"}))
+	require.Zero(t, c.publish1("b", "3").ReasonCode)
+	require.Zero(t, c.publish1("c", "4").ReasonCode)
+	require.Zero(t, c.publish1("a", "5").ReasonCode)
+	require.Error(t, b.KeepForLink([]string{"a/#/b"}))
+	stop()
+	b, _ = startKept(t, dir, linkQueueOf([]string{"a"}, nil))
+	require.NoError(t, b.KeepForLink([]string{"c"}))
+	require.Zero(t, openClient(t, b, "c").publish1("c", "6").ReasonCode)
+	o := b.OpenLinkQueue(10)
+	_, got := nextLinkMessages(t, o, 5)
+	require.Equal(t, []string{"1", "2", "4", "5", "6"}, got)
+	noLinkMessage(t, o)
+
+	b, _ = startKept(t, t.TempDir(), nil)
+	require.ErrorContains(t, b.KeepForLink(nil), "no link queue")
+}
