@@ -62,7 +62,7 @@ type Broker struct {
 	dispatcher *messageDispatcher
 	router     *router
 	retained   *retainedMessages
-	linkQueue  linkQueue
+	linkQueue  LinkQueue
 
 	listeners     []*listener
 	closeOnce     sync.Once
@@ -110,6 +110,7 @@ func New(opts Options) (*Broker, error) {
 			return nil, err
 		}
 	}
+	b.linkQueue.b = b
 	b.clients.makeLinkQueue()
 	b.register(opts.Metrics)
 	return b, b.listen()

@@ -21,7 +21,7 @@ const linkQueueWindow = 256 << 10
 const linkQueueID = "$link"
 
 // LinkQueueOptions describe the link queue: a durable session of the broker's own, from which the program takes messages with
-// Broker.OpenLinkQueue to send them over its link. When it is full the oldest message is dropped; publishers are never
+// LinkQueue.Open to send them over its link. When it is full the oldest message is dropped; publishers are never
 // refused.
 type LinkQueueOptions struct {
 	// Keep are filters whose messages are stored until they were sent over the link, whatever their QoS. Messages that
@@ -81,25 +81,28 @@ var linkQueueDrops = map[string]session.DropReason{
 	"not_linked": session.DropDisconnected, "refused": session.DropRefused, "damaged": session.DropDamaged, "no_link": session.DropSessionEnded,
 }
 
-// OpenLinkQueue starts taking messages, at most window of them without Done or Drop. It ends an earlier consumer.
-func (b *Broker) OpenLinkQueue(window int) *LinkConsumer { return b.linkQueue.sess.OpenLocal(window) }
+// LinkQueue returns the link queue.
+func (b *Broker) LinkQueue() *LinkQueue { return &b.linkQueue }
 
-// LinkQueueStats takes a snapshot.
-func (b *Broker) LinkQueueStats() (s LinkQueueStats) {
+// Open starts taking messages, at most window of them without Acknowledge or Reject. It ends an earlier consumer.
+func (q *LinkQueue) Open(window int) *LinkConsumer { return q.sess.OpenLocal(window) }
+
+// Stats takes a snapshot.
+func (q *LinkQueue) Stats() (s LinkQueueStats) {
 	s.Dropped = make(map[string]int64)
-	all := b.linkQueue.count.Dropped()
+	all := q.count.Dropped()
 	for name, why := range linkQueueDrops {
 		s.Dropped[name] = all[why.String()]
 	}
-	if b.linkQueue.sess == nil {
+	if q.sess == nil {
 		return s
 	}
-	waiting, unacked, bytes := b.linkQueue.sess.Backlog()
-	s.Messages, s.Bytes, s.Unacknowledged, s.Taken = waiting+unacked, bytes, unacked, b.linkQueue.count.Sent.Load()
-	_, s.FullBefore = b.linkQueue.sess.Missed()
-	s.Done = b.linkQueue.count.Acknowledged.Load()
-	if at := b.linkQueue.sess.Oldest(); !at.IsZero() {
-		s.Oldest = max(b.opts.Now().Sub(at), 0)
+	waiting, unacked, bytes := q.sess.Backlog()
+	s.Messages, s.Bytes, s.Unacknowledged, s.Taken = waiting+unacked, bytes, unacked, q.count.Sent.Load()
+	_, s.FullBefore = q.sess.Missed()
+	s.Done = q.count.Acknowledged.Load()
+	if at := q.sess.Oldest(); !at.IsZero() {
+		s.Oldest = max(q.b.opts.Now().Sub(at), 0)
 	}
 	return s
 }
@@ -124,8 +127,9 @@ func (b *Broker) PublishFromLink(m Message, done func(error)) {
 	b.Pass(m, done)
 }
 
-// linkQueue is the session from which the link takes its messages.
-type linkQueue struct {
+// LinkQueue is the session from which the link takes its messages.
+type LinkQueue struct {
+	b      *Broker
 	sess   *session.Session // nil: there is none
 	client *client
 	count  session.Counters
@@ -154,32 +158,31 @@ func (cs *clients) makeLinkQueue() {
 	}
 	b.linkQueue.sess = c.sess
 	b.linkQueue.client = c
-	b.linkQueue.subscribe(b, b.opts.LinkQueue.filters())
+	b.linkQueue.subscribe(b.opts.LinkQueue.filters())
 }
 
-// KeepForLink has messages of these filters stored for the link, beside those of LinkQueueOptions and in the place of those that an earlier call named. Once
-// it has returned no message of them is missed; on disk the change is after that, so who starts the broker anew says it again in LinkQueueOptions.
-func (b *Broker) KeepForLink(filters []string) error {
+// Keep has messages of these filters stored for the link, beside those of LinkQueueOptions and in the place of those that an earlier call named. Once
+// it has returned no message of them is missed. It is to be called again after a start, before Serve.
+func (q *LinkQueue) Keep(filters []string) error {
 	for _, f := range filters {
 		if err := topics.CheckFilter(f); err != nil {
 			return err
 		}
 	}
-	q := &b.linkQueue
 	if q.client == nil {
 		return errors.New("the broker has no link queue")
 	}
-	wanted := b.opts.LinkQueue.filters()
+	wanted := q.b.opts.LinkQueue.filters()
 	for _, f := range filters {
 		wanted[f] = 1
 	}
-	q.subscribe(b, wanted)
+	q.subscribe(wanted)
 	return nil
 }
 
 // subscribe brings the link queue's subscriptions in line with what is wanted: QoS by filter.
-func (q *linkQueue) subscribe(b *Broker, wanted map[string]byte) {
-	c := q.client
+func (q *LinkQueue) subscribe(wanted map[string]byte) {
+	b, c := q.b, q.client
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	wanted = maps.Clone(wanted)

@@ -53,7 +53,7 @@ func TestTheLinkQueueKeepsMessagesUntilTheyAreDone(t *testing.T) {
 	}
 	c.publish("kept/b", "3", 0, 0) // the publisher's QoS is that of its own way
 	require.Zero(t, c.publish1("other", "x").ReasonCode)
-	o := b.OpenLinkQueue(3)
+	o := b.LinkQueue().Open(3)
 	list, got := nextLinkMessages(t, o, 3)
 	require.Equal(t, []string{"0", "1", "2"}, got)
 	noLinkMessage(t, o) // the window
@@ -61,9 +61,9 @@ func TestTheLinkQueueKeepsMessagesUntilTheyAreDone(t *testing.T) {
 	last, got := nextLinkMessages(t, o, 1)
 	require.Equal(t, []string{"3"}, got)
 	o.Acknowledge(last[0].ID)
-	require.Equal(t, 2, b.LinkQueueStats().Messages)
+	require.Equal(t, 2, b.LinkQueue().Stats().Messages)
 
-	again := b.OpenLinkQueue(10) // a new connection: what nobody answered comes again, first
+	again := b.LinkQueue().Open(10) // a new connection: what nobody answered comes again, first
 	_, got = nextLinkMessages(t, again, 2)
 	require.Equal(t, []string{"1", "2"}, got)
 	noLinkMessage(t, again)
@@ -71,7 +71,7 @@ func TestTheLinkQueueKeepsMessagesUntilTheyAreDone(t *testing.T) {
 	require.Zero(t, c.publish1("kept/a", "4").ReasonCode)
 
 	b, _ = restartCrashed(t, dir, options)
-	o = b.OpenLinkQueue(10)
+	o = b.LinkQueue().Open(10)
 	list, got = nextLinkMessages(t, o, 1)
 	for got[len(got)-1] != "4" {
 		more, text := nextLinkMessages(t, o, 1)
@@ -82,14 +82,14 @@ func TestTheLinkQueueKeepsMessagesUntilTheyAreDone(t *testing.T) {
 	for _, p := range list {
 		o.Acknowledge(p.ID)
 	}
-	require.Zero(t, b.LinkQueueStats().Messages)
+	require.Zero(t, b.LinkQueue().Stats().Messages)
 }
 
 func TestWhatIsOnlyPassedIsTakenWhileTheLinkQueueIsConsumed(t *testing.T) {
 	b := startBroker(t, linkQueueOf([]string{"both/kept"}, []string{"both/+"}))
 	c := openClient(t, b, "c")
 	require.Zero(t, c.publish1("both/passed", "early").ReasonCode)
-	o := b.OpenLinkQueue(10)
+	o := b.LinkQueue().Open(10)
 	require.Zero(t, c.publish1("both/passed", "now", markRetain).ReasonCode)
 	require.Zero(t, c.publish1("both/kept", "once").ReasonCode)
 	list, got := nextLinkMessages(t, o, 2)
@@ -101,8 +101,8 @@ func TestWhatIsOnlyPassedIsTakenWhileTheLinkQueueIsConsumed(t *testing.T) {
 	noLinkMessage(t, o)
 	require.Zero(t, c.publish1("both/passed", "unread").ReasonCode)
 	o.Close()
-	require.EqualValues(t, 1, b.LinkQueueStats().Dropped["not_linked"])
-	noLinkMessage(t, b.OpenLinkQueue(10))
+	require.EqualValues(t, 1, b.LinkQueue().Stats().Dropped["not_linked"])
+	noLinkMessage(t, b.LinkQueue().Open(10))
 }
 
 func TestInTheLinkQueueTheOldestGivesWay(t *testing.T) {
@@ -116,19 +116,19 @@ func TestInTheLinkQueueTheOldestGivesWay(t *testing.T) {
 	for range 50 {
 		require.Zero(t, c.publish1("a", string(payload)).ReasonCode)
 	}
-	s := b.LinkQueueStats()
+	s := b.LinkQueue().Stats()
 	require.LessOrEqual(t, s.Bytes, 10_000)
 	require.Equal(t, 10, s.Messages)
 	require.EqualValues(t, 40, s.Dropped["full"])
 	now.add(2 * time.Hour)
-	o := b.OpenLinkQueue(20)
+	o := b.LinkQueue().Open(20)
 	noLinkMessage(t, o) // even if nothing new has come
-	require.EqualValues(t, 10, b.LinkQueueStats().Dropped["too_old"])
+	require.EqualValues(t, 10, b.LinkQueue().Stats().Dropped["too_old"])
 
 	require.Zero(t, c.publish1("a", "stale").ReasonCode)
 	now.add(2 * time.Hour)
 	require.Zero(t, c.publish1("a", "fresh").ReasonCode)
-	require.EqualValues(t, 11, b.LinkQueueStats().Dropped["too_old"], "with nobody looking")
+	require.EqualValues(t, 11, b.LinkQueue().Stats().Dropped["too_old"], "with nobody looking")
 	_, got := nextLinkMessages(t, o, 1)
 	require.Equal(t, []string{"fresh"}, got)
 }
@@ -136,7 +136,7 @@ func TestInTheLinkQueueTheOldestGivesWay(t *testing.T) {
 // A rule in both directions for one filter: what came down doesn't go up again.
 func TestWhatCameOverTheLinkDoesNotGoBack(t *testing.T) {
 	b, _ := startKept(t, t.TempDir(), linkQueueOf([]string{"site/#"}, []string{"#"}))
-	o := b.OpenLinkQueue(10)
+	o := b.LinkQueue().Open(10)
 	local := openClient(t, b, "local")
 	local.sub("site/#", 1)
 	done := make(chan error, 1)
@@ -162,15 +162,15 @@ func TestLinkQueueFiltersFollowTheConfiguration(t *testing.T) {
 	c := openClient(t, b, "c")
 	require.Zero(t, c.publish1("a", "2").ReasonCode)
 	require.Zero(t, c.publish1("b", "3").ReasonCode)
-	_, got := nextLinkMessages(t, b.OpenLinkQueue(10), 2)
+	_, got := nextLinkMessages(t, b.LinkQueue().Open(10), 2)
 	require.Equal(t, []string{"1", "3"}, got, "what was kept is still owed")
 	stop()
 	b, stop = startKept(t, dir, nil) // no link any more
 	require.Zero(t, openClient(t, b, "c").publish1("b", "4").ReasonCode)
-	require.Zero(t, b.LinkQueueStats().Messages)
+	require.Zero(t, b.LinkQueue().Stats().Messages)
 	stop()
 	b, _ = startKept(t, dir, linkQueueOf([]string{"b"}, nil))
-	noLinkMessage(t, b.OpenLinkQueue(10))
+	noLinkMessage(t, b.LinkQueue().Open(10))
 }
 
 func TestNodesAskOnlyForWhatBridgesDown(t *testing.T) {
@@ -261,23 +261,23 @@ func TestWhatWaitsInTheLinkQueueIsOnDisk(t *testing.T) {
 	dir := t.TempDir()
 	b, stop := startKept(t, dir, roomyLinkQueue)
 	passMessages(t, b, 0, manyMessages)
-	s := b.LinkQueueStats()
+	s := b.LinkQueue().Stats()
 	require.Equal(t, manyMessages, s.Messages)
 	require.Less(t, b.linkQueue.sess.InMemory(), manyMessages/2)
 	stop()
 
 	b, _ = startKept(t, dir, roomyLinkQueue)
-	again := b.LinkQueueStats()
+	again := b.LinkQueue().Stats()
 	require.Equal(t, s.Messages, again.Messages)
 	require.Equal(t, s.Bytes, again.Bytes, "as it was counted")
 	require.Zero(t, b.linkQueue.sess.InMemory(), "nothing is loaded before somebody takes it")
-	o := b.OpenLinkQueue(64)
+	o := b.LinkQueue().Open(64)
 	require.Equal(t, countFrom(0, 5000), takePayloads(t, o, 5000))
 	require.Less(t, b.linkQueue.sess.InMemory(), manyMessages/2)
 	passMessages(t, b, manyMessages, manyMessages+100)
 	require.Equal(t, countFrom(5000, manyMessages+100), takePayloads(t, o, manyMessages-4900), "what came meanwhile is behind")
-	require.Zero(t, b.LinkQueueStats().Messages)
-	require.Zero(t, b.LinkQueueStats().Bytes)
+	require.Zero(t, b.LinkQueue().Stats().Messages)
+	require.Zero(t, b.LinkQueue().Stats().Bytes)
 	passMessages(t, b, 0, 10)
 	require.Equal(t, countFrom(0, 10), takePayloads(t, o, 10), "and it goes on in memory")
 }
@@ -287,7 +287,7 @@ func TestLinkQueueMessagesAreDoneInAnyOrder(t *testing.T) {
 	dir := t.TempDir()
 	b, stop := startKept(t, dir, roomyLinkQueue)
 	passMessages(t, b, 0, manyMessages)
-	o := b.OpenLinkQueue(64)
+	o := b.LinkQueue().Open(64)
 	require.Len(t, takePayloads(t, o, manyMessages-1000), manyMessages-1000)
 	list, _ := nextLinkMessages(t, o, 64)
 	for i, p := range list {
@@ -297,7 +297,7 @@ func TestLinkQueueMessagesAreDoneInAnyOrder(t *testing.T) {
 	}
 	stop()
 	b, _ = startKept(t, dir, roomyLinkQueue)
-	got := takePayloads(t, b.OpenLinkQueue(64), 1000-32)
+	got := takePayloads(t, b.LinkQueue().Open(64), 1000-32)
 	var want []int
 	for i := range 1000 {
 		if i >= 64 || i%2 == 1 {
@@ -315,25 +315,25 @@ func TestTheOldestGivesWayOnDisk(t *testing.T) {
 		o.LinkQueue.Bytes, o.Now = 1<<20, now.read
 	})
 	passMessages(t, b, 0, manyMessages)
-	s := b.LinkQueueStats()
+	s := b.LinkQueue().Stats()
 	require.LessOrEqual(t, s.Bytes, 1<<20)
 	require.EqualValues(t, manyMessages-s.Messages, s.Dropped["full"])
-	require.Equal(t, countFrom(manyMessages-s.Messages, manyMessages), takePayloads(t, b.OpenLinkQueue(64), s.Messages))
+	require.Equal(t, countFrom(manyMessages-s.Messages, manyMessages), takePayloads(t, b.LinkQueue().Open(64), s.Messages))
 	passMessages(t, b, 0, manyMessages/2)
 	stop()
 	b, stop = startKept(t, dir, func(o *Options) {
 		roomyLinkQueue(o)
 		o.Now = now.read
 	})
-	waiting := b.LinkQueueStats().Messages
+	waiting := b.LinkQueue().Stats().Messages
 	require.Equal(t, manyMessages/2, waiting)
 	now.add(2 * time.Hour)
 	passMessages(t, b, 0, 1)
-	require.EqualValues(t, waiting, b.LinkQueueStats().Dropped["too_old"])
-	require.Equal(t, []int{0}, takePayloads(t, b.OpenLinkQueue(64), 1))
+	require.EqualValues(t, waiting, b.LinkQueue().Stats().Dropped["too_old"])
+	require.Equal(t, []int{0}, takePayloads(t, b.LinkQueue().Open(64), 1))
 	stop()
 	b, _ = startKept(t, dir, roomyLinkQueue)
-	require.Zero(t, b.LinkQueueStats().Messages, "on disk they are gone, too")
+	require.Zero(t, b.LinkQueue().Stats().Messages, "on disk they are gone, too")
 }
 
 // A place on the disk that goes bad costs the messages there, which is counted and told, and no others.
@@ -351,25 +351,25 @@ func TestWhatCannotBeReadIsCounted(t *testing.T) {
 	require.NoError(t, err)
 	_, err = f.WriteAt([]byte("7"), int64(at))
 	require.NoError(t, errors.Join(err, f.Close()))
-	got := takePayloads(t, b.OpenLinkQueue(64), manyMessages-1)
+	got := takePayloads(t, b.LinkQueue().Open(64), manyMessages-1)
 	require.NotContains(t, got, manyMessages-1000)
 	require.IsIncreasing(t, got)
-	require.EqualValues(t, 1, b.LinkQueueStats().Dropped["damaged"])
-	require.Zero(t, b.LinkQueueStats().Messages)
+	require.EqualValues(t, 1, b.LinkQueue().Stats().Dropped["damaged"])
+	require.Zero(t, b.LinkQueue().Stats().Messages)
 	require.ErrorContains(t, j.Damage(), log)
 }
 
 // What is passed only has a bounded place in memory, and doesn't wait for all that is on disk.
 func TestWhatIsOnlyPassedHasRoom(t *testing.T) {
 	b, _ := startKept(t, t.TempDir(), roomyLinkQueue)
-	o := b.OpenLinkQueue(64)
+	o := b.LinkQueue().Open(64)
 	passMessages(t, b, 0, manyMessages)
 	big := strings.Repeat("x", 10_000)
 	for range 1000 {
 		b.Publish(Message{Topic: "passed/a", Payload: []byte(big)})
 	}
-	require.Less(t, b.LinkQueueStats().Bytes, 5<<20)
-	require.Positive(t, b.LinkQueueStats().Dropped["full_unstored"])
+	require.Less(t, b.LinkQueue().Stats().Bytes, 5<<20)
+	require.Positive(t, b.LinkQueue().Stats().Dropped["full_unstored"])
 	seen, stored := 0, 0
 	for stored < manyMessages {
 		p, ok := o.Next()
@@ -401,8 +401,8 @@ func TestLinkQueueMessagesShareACommit(t *testing.T) {
 	passMessages(t, b, 0, manyMessages/4)
 	stop()
 	b, _ = startKept(t, dir, roomyLinkQueue)
-	require.Equal(t, manyMessages/4, b.LinkQueueStats().Messages)
-	require.Equal(t, countFrom(0, manyMessages/4), takePayloads(t, b.OpenLinkQueue(64), manyMessages/4))
+	require.Equal(t, manyMessages/4, b.LinkQueue().Stats().Messages)
+	require.Equal(t, countFrom(0, manyMessages/4), takePayloads(t, b.LinkQueue().Open(64), manyMessages/4))
 	require.EqualValues(t, 2*manyMessages/4, b.Stats().Queued, "the others' are there")
 }
 
@@ -412,23 +412,23 @@ func TestTheLinkQueueKeepsWhatTheProgramNamesLater(t *testing.T) {
 	b, stop := startKept(t, dir, linkQueueOf([]string{"a"}, nil))
 	c := openClient(t, b, "c")
 	require.Zero(t, c.publish1("b", "0").ReasonCode)
-	require.NoError(t, b.KeepForLink([]string{"b", "a"}))
+	require.NoError(t, b.LinkQueue().Keep([]string{"b", "a"}))
 	require.Zero(t, c.publish1("a", "1").ReasonCode)
 	require.Zero(t, c.publish1("b", "2").ReasonCode)
-	require.NoError(t, b.KeepForLink([]string{"c"}))
+	require.NoError(t, b.LinkQueue().Keep([]string{"c"}))
 	require.Zero(t, c.publish1("b", "3").ReasonCode)
 	require.Zero(t, c.publish1("c", "4").ReasonCode)
 	require.Zero(t, c.publish1("a", "5").ReasonCode)
-	require.Error(t, b.KeepForLink([]string{"a/#/b"}))
+	require.Error(t, b.LinkQueue().Keep([]string{"a/#/b"}))
 	stop()
 	b, _ = startKept(t, dir, linkQueueOf([]string{"a"}, nil))
-	require.NoError(t, b.KeepForLink([]string{"c"}))
+	require.NoError(t, b.LinkQueue().Keep([]string{"c"}))
 	require.Zero(t, openClient(t, b, "c").publish1("c", "6").ReasonCode)
-	o := b.OpenLinkQueue(10)
+	o := b.LinkQueue().Open(10)
 	_, got := nextLinkMessages(t, o, 5)
 	require.Equal(t, []string{"1", "2", "4", "5", "6"}, got)
 	noLinkMessage(t, o)
 
 	b, _ = startKept(t, t.TempDir(), nil)
-	require.ErrorContains(t, b.KeepForLink(nil), "no link queue")
+	require.ErrorContains(t, b.LinkQueue().Keep(nil), "no link queue")
 }

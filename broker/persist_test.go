@@ -132,7 +132,7 @@ func TestWhatFullSessionsDroppedIsCountedOverRestarts(t *testing.T) {
 	b, _ = startKept(t, dir, narrow)
 	require.EqualValues(t, 20, missed(b))
 	require.EqualValues(t, 20, b.Report().Missed)
-	require.EqualValues(t, 4, b.LinkQueueStats().FullBefore)
+	require.EqualValues(t, 4, b.LinkQueue().Stats().FullBefore)
 	require.Zero(t, b.Stats().Dropped["queue_full"], "a counter begins with the process")
 	openClient(t, b, "pub").burst("a", 0, 5)
 	b.storeMissed()
@@ -424,7 +424,7 @@ func TestAClockSetForTheFirstTimeOverARestart(t *testing.T) {
 	require.Equal(t, 1, b.Stats().Retained)
 	pub = openClient(t, b, "pub")
 	pub.publish1("telemetry", "later") // and what is too old gives way
-	_, got := nextLinkMessages(t, b.OpenLinkQueue(10), 2)
+	_, got := nextLinkMessages(t, b.LinkQueue().Open(10), 2)
 	require.Equal(t, []string{"kept", "later"}, got)
 }
 

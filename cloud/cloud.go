@@ -105,7 +105,7 @@ func Run(ctx context.Context, o Options) (err error) {
 	if err != nil {
 		return err
 	}
-	rules, err := mqttserver.OpenRules(&brokerOptions, cfg.Auth.Topics, log)
+	topicRules, err := mqttserver.OpenRules(&brokerOptions, cfg.Auth.Topics, log)
 	if err != nil {
 		return err
 	}
@@ -168,9 +168,10 @@ func Run(ctx context.Context, o Options) (err error) {
 	if err != nil {
 		return err
 	}
+	carrier := newRules(cfg, registry, st, commands, func() *broker.Broker { return br }, log)
 	enrollment := enroll.New(enroll.Options{
 		Authority: authority, Reader: st, Writer: objects.Records(st), Watcher: st, Objects: registry.Controller("enroll"), Log: log,
-		Tree: commands, Presence: commands, Broker: func() enroll.Broker { return br }, Hub: identity.ID.String(),
+		Tree: carrier, Presence: carrier, Broker: func() enroll.Broker { return br }, Hub: identity.ID.String(),
 		Mode: cfg.Auth.Enrollment, NodeLabels: cfg.Auth.NodeLabels, CheckReferences: judgeJoining(registry),
 		Reserved: isReservedName(cfg.Auth, bearer.Tokens.HasUser), Address: func() string { return hubAddress(cfg, br.Addrs()) },
 	})
@@ -187,6 +188,7 @@ func Run(ctx context.Context, o Options) (err error) {
 	brokerOptions.Tree, brokerOptions.Presence, brokerOptions.Rejected = asked, enrollment, twins.Rejected
 	anonymous, why := cfg.Anonymous()
 	log.Info().Bool("anonymous", anonymous).Str("why", why).Msg("who comes over loopback without signing in")
+	brokerOptions.LinkQueue = &broker.LinkQueueOptions{Bytes: ruleQueueBytes, Age: cfg.Rules.Age}
 	auth := &brokerOptions.Auth
 	if anonymous {
 		auth.Anonymous, auth.LoopbackNodes = []topics.Role{topics.RoleOperator}, true
@@ -196,27 +198,30 @@ func Run(ctx context.Context, o Options) (err error) {
 	if br, err = broker.New(brokerOptions); err != nil {
 		return err
 	}
+	if err := carrier.Load(ctx); err != nil { // before any node can connect
+		return errors.Join(err, br.Close(ctx))
+	}
 	records.Register(metrics, "sessions")
 	commands.Register(metrics)
 	blobServer.Register(metrics)
 	copies.Register(metrics)
 	shown.Register(metrics)
 	registerHubMetrics(metrics, twins, recorder)
-	if err := errors.Join(mqttserver.RegisterRules(rules, metrics), auditLog.Register(metrics)); err != nil {
+	if err := errors.Join(mqttserver.RegisterRules(topicRules, metrics), auditLog.Register(metrics)); err != nil {
 		return errors.Join(err, br.Close(ctx))
 	}
 
 	// The API.
 	counted := index.New(index.Options{Reader: st, Watcher: st, Log: log})
 	space := dir.Space(log, copies.SetLowSpace)
-	links := linkReporter(identity.ID, twins, br, commits, rules, space, o.Version)
+	links := linkReporter(identity.ID, twins, br, commits, topicRules, space, o.Version)
 	handler := api.New(api.Options{
 		Objects: registry, Reader: st, Watcher: st, Log: log, Authenticate: br.SignIn, Metrics: metrics.Handler(), Version: o.Version,
 		Links: links, Ready: map[string]func(context.Context) error{"store": storesReady(commits)},
 		Sessions: br.ServeSessions, MaxBody: int64(cfg.Limits.Request), Watches: cfg.Limits.Watches, Blobs: blobServer.ServeHTTP, Content: content.ReadAt,
 		Enrollment: enrollment, Presence: twins, OwnOnly: cfg.HTTP.Discovery == "own",
 		Tokens: bearer.Tokens.ServeHTTP, Login: loginOptions(cfg.Auth.OIDC), Index: counted, Page: api.PageOptions{Handler: page.Handler(), Browsers: br, Provider: browserProvider(bearer.OIDC, br), Alerts: watched, Audit: recentAudit(auditLog), Diagnose: nodeDoctor(links, st, counted, twins)},
-		Devices: api.DeviceServices{Traces: traces, Call: commandCaller(br, commands), History: func(node string) requests.Source { return copies.Of(node) }},
+		Devices: api.DeviceServices{Rule: carrier.Request, Traces: traces, Call: commandCaller(br, commands), History: func(node string) requests.Source { return copies.Of(node) }},
 	})
 	site, err := httpserver.Listen(httpserver.Options{
 		Listen: cfg.HTTP.Listen, ListenTLS: cfg.HTTP.TLS.Listen, TLS: cfg.HTTP.TLS.Config, Limits: cfg.Limits.Limits,
@@ -228,7 +233,7 @@ func Run(ctx context.Context, o Options) (err error) {
 
 	// What acts on objects, and everything else that runs.
 	controllers := newControllers(controllerOptions{
-		Config: cfg, Registry: registry, Store: st, Blobs: content, Recorder: recorder, Metrics: metrics, Log: log, Twins: twins, Projections: projections,
+		Config: cfg, Registry: registry, Store: st, Blobs: content, Recorder: recorder, Metrics: metrics, Log: log, Twins: twins, Projections: projections, Rules: carrier,
 	})
 	guard := dir.Guard(log, records.InPlace)
 	commits.Guard(guard.Err)
@@ -238,7 +243,7 @@ func Run(ctx context.Context, o Options) (err error) {
 	}
 	return daemon.RunGroup(ctx, mqttserver.RunWithAudit(auditLog, twins.Run), br.Serve, site.Run, content.Run, blobServer.Run, copies.Run,
 		bearer.Tokens.Run, counted.Run, recorder.Run, enrollment.Run, traces.Run, backups.Run, guard.Run, space.Run, watched.Run, shown.Run,
-		func(ctx context.Context) error { return rules.Run(ctx, br.RightsChanged) }, controllers, followUpgradeReports(twins, st, log))
+		func(ctx context.Context) error { return topicRules.Run(ctx, br.RightsChanged) }, carrier.Run, controllers, followUpgradeReports(twins, st, log))
 }
 
 // acceptsCertificate says whether a certificate is accepted as a node's, if its name is no user's.

@@ -20,6 +20,7 @@ import (
 	"github.com/edgebus/edgebus/cloud/objects"
 	"github.com/edgebus/edgebus/cloud/render"
 	"github.com/edgebus/edgebus/cloud/resourcesync"
+	"github.com/edgebus/edgebus/cloud/rules"
 	"github.com/edgebus/edgebus/cloud/sources"
 	"github.com/edgebus/edgebus/cloud/store"
 	"github.com/edgebus/edgebus/cloud/twin"
@@ -39,6 +40,7 @@ type controllerOptions struct {
 	Log         zerolog.Logger
 	Twins       *twin.Twins
 	Projections []twin.Projection
+	Rules       *rules.Engine
 }
 
 // newControllers makes all that acts on objects, and returns what runs it.
@@ -51,6 +53,7 @@ func newControllers(o controllerOptions) func(context.Context) error {
 	all := slices.Concat(
 		newProjectionControllers(o.Twins, o.Projections),
 		resolver.Controllers(),
+		o.Rules.Controllers(),
 		[]control.Controller{
 			render.NewController(render.Options{
 				Objects: o.Registry.Controller("render"), Reader: st, Writer: records, Blobs: o.Blobs, Sources: resolver, Record: record, Metrics: o.Metrics,

@@ -15,6 +15,7 @@
 //	doctor.go       what is wrong with a node, by what the hub knows
 //	projections.go  what objects come to on nodes, as documents; what nodes report of upgrades
 //	history.go      who asks what properties were
+//	rules.go        what carries out KubeEdge's Rules
 //	alerts.go       what needs somebody, and who is told
 //	views.go        views of all nodes' Devices for other systems, such as Home Assistant
 //	devicesettings.go  which settings mappers take for Devices
@@ -39,6 +40,7 @@
 //	blobs, images       large contents by digest; the images that applications name
 //	resourcesync        manifests from git, applied
 //	discovery           what nodes found: Instances, Devices, brokers
+//	rules               KubeEdge's Rules: requests to nodes, and messages of nodes to servers
 //	upgrade             other versions of the programs on nodes
 //	enroll, identity    the authority, invitations, certificates; tokens and OpenID Connect
 //	events              what happened to objects

@@ -17,6 +17,7 @@ import (
 	"github.com/edgebus/edgebus/cloud/control"
 	"github.com/edgebus/edgebus/cloud/discovery"
 	"github.com/edgebus/edgebus/cloud/objects"
+	"github.com/edgebus/edgebus/cloud/rules"
 	"github.com/edgebus/edgebus/cloud/store"
 	"github.com/edgebus/edgebus/cloud/twin"
 	"github.com/edgebus/edgebus/cloud/upgrade"
@@ -36,6 +37,10 @@ func newProjections(reader *objects.Controller) []twin.Projection {
 		}},
 		{Kind: discovery.OrderKind, Documents: func(ctx context.Context, o store.Object) ([]twin.Document, error) {
 			return discoveryOrderDocuments(ctx, reader, o)
+		}},
+		{Kind: rules.OrderKind, Documents: func(_ context.Context, o store.Object) ([]twin.Document, error) {
+			node, key, value, err := rules.Documents(o)
+			return []twin.Document{{Node: node, Key: key, Value: value}}, err
 		}},
 	}
 }

@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -37,6 +38,7 @@ type Hub struct {
 	Views    Views          `yaml:"views"`
 	Bridge   HubBridge      `yaml:"bridge"`
 	Sources  Sources        `yaml:"sources"`
+	Rules    HubRules       `yaml:"rules"`
 	Log      Log            `yaml:"log"`
 	Tracing  Tracing        `yaml:"tracing"`
 	Limits   HubLimits      `yaml:"limits"`
@@ -51,6 +53,7 @@ type Core struct {
 	HTTP     HTTP           `yaml:"http"`
 	Link     Link           `yaml:"link"`
 	Bridge   []Bridge       `yaml:"bridge"`
+	Rules    CoreRules      `yaml:"rules"`
 	Auth     Auth           `yaml:"auth"`
 	Audit    Audit          `yaml:"audit"`
 	Alerts   AlertReceivers `yaml:"alerts"`
@@ -395,6 +398,28 @@ type Bridge struct {
 	Direction string `yaml:"direction" oneof:"up down"` // up or down
 	Filter    string `yaml:"filter" is:"bridged"`
 	Store     bool   `yaml:"store,omitempty"`
+}
+
+// HubRules bound what KubeEdge's Rules do.
+type HubRules struct {
+	Allow   []string      `yaml:"allow" is:"network"`
+	Age     time.Duration `yaml:"age" min:"1"`
+	Timeout time.Duration `yaml:"timeout" min:"1"`
+}
+
+// CoreRules says what KubeEdge's Rules may reach on a node.
+type CoreRules struct {
+	Ports []string `yaml:"ports,flow" is:"port"`
+}
+
+// Numbers are the ports, which were checked.
+func (r CoreRules) Numbers() (list []int) {
+	for _, text := range r.Ports {
+		if n, err := strconv.Atoi(text); err == nil {
+			list = append(list, n)
+		}
+	}
+	return list
 }
 
 // HubBridge says which of the hub's topics nodes may ask for.

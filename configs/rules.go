@@ -51,6 +51,10 @@ var textRules = map[string]func(text string) error{
 		_, err := netip.ParsePrefix(s)
 		return err == nil
 	}, "is not a network such as 127.0.0.1/32"),
+	"port": makeRule(func(s string) bool {
+		n, err := strconv.ParseUint(s, 10, 16)
+		return err == nil && n > 0
+	}, "is no port, 1 to 65535"),
 	"host":   checkHost,
 	"origin": makeRule(isOrigin, "is no origin: http:// or https://, a host in lower case and, if it isn't the usual one, a port, such as https://app.example.com"),
 	"label": func(s string) error {

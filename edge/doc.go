@@ -35,6 +35,7 @@
 //	enroll      the node's key and certificate: join, renewal, decommissioning
 //	agent       the program edgeagent: files, applications, OS images, hooks (agent/files, agent/host)
 //	upgrade     the part of edgeagent that replaces the core and itself
+//	rules       what the hub's Rules have the node do
 //	discovery   the program edgediscovery, its handlers, and the SDK for more of them
 //	cmd         the programs
 //

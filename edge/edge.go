@@ -29,6 +29,7 @@ import (
 	"github.com/edgebus/edgebus/edge/api"
 	"github.com/edgebus/edgebus/edge/blobs"
 	"github.com/edgebus/edgebus/edge/push"
+	"github.com/edgebus/edgebus/edge/rules"
 	"github.com/edgebus/edgebus/edge/store"
 	"github.com/edgebus/edgebus/edge/twin"
 	"github.com/edgebus/edgebus/topics"
@@ -80,6 +81,7 @@ func Run(ctx context.Context, o Options) (err error) {
 	var br *broker.Broker
 	var watched *alerts.Alerts
 	var shown *runner.Views
+	var asking *rules.Rules
 	past, err := openHistory(cfg, log)
 	if err != nil {
 		return err
@@ -93,7 +95,7 @@ func Run(ctx context.Context, o Options) (err error) {
 	}
 	tw, err := twin.New(twin.Options{
 		Options: tree.Options{
-			Publish: func(m broker.Message) { watched.Follow(m); shown.Follow(m); br.Publish(m) },
+			Publish: func(m broker.Message) { watched.Follow(m); shown.Follow(m); br.Publish(m); asking.Follow(m.Topic) },
 			Pass:    func(m broker.Message, done func(error)) { watched.Follow(m); shown.Follow(m); br.Pass(m, done) }, // also what a durable session gets
 			Kept:    func(topic string) bool { return br.HasDurableSubscriber(topic) },
 			Wanted:  func(topic string) bool { return watched.Wants(topic) || shown.Wants(topic) || br.HasSubscriber(topic) },
@@ -115,11 +117,15 @@ func Run(ctx context.Context, o Options) (err error) {
 	if shown, err = openViews(cfg, func(id broker.Identity) net.Conn { return br.Dial(id) }, tw.Retained, log); err != nil {
 		return err
 	}
+	asking = rules.New(rules.Options{
+		Node: cfg.Node.Name, Ports: cfg.Rules.Numbers(), Retained: tw.Retained, Log: log,
+		Publish: func(m broker.Message, done func(error)) { br.PublishFromLink(m, done) },
+	})
 	bo, err := brokerOptions(cfg, log)
 	if err != nil {
 		return err
 	}
-	rules, err := mqttserver.OpenRules(&bo, cfg.Auth.Topics, log)
+	topicRules, err := mqttserver.OpenRules(&bo, cfg.Auth.Topics, log)
 	if err != nil {
 		return err
 	}
@@ -130,7 +136,7 @@ func Run(ctx context.Context, o Options) (err error) {
 		Subscribers: func(topic string) []broker.Subscriber { return br.Subscribers(topic) },
 	})
 	hub := newHubLink(cfg, tw, commands, log)
-	hub.past = past
+	hub.past, hub.rules = past, asking
 	asked := past.follow(tw, commands, func(m broker.Message) { br.Publish(m) }, log)
 	hub.blobs, err = blobs.New(blobs.Options{
 		Dir: cfg.Data.Dir, Node: cfg.Node.Name, Bytes: int64(cfg.Limits.Blobs.Bytes), Connect: hub.downloader(), Budget: hub.streams.budget,
@@ -171,12 +177,12 @@ func Run(ctx context.Context, o Options) (err error) {
 		}
 		return errors.New("nothing can be stored: see the log")
 	}
-	if err := errors.Join(mqttserver.RegisterRules(rules, registry), bo.Audit.Register(registry)); err != nil {
+	if err := errors.Join(mqttserver.RegisterRules(topicRules, registry), bo.Audit.Register(registry)); err != nil {
 		return errors.Join(err, br.Close(ctx))
 	}
-	watch := func(ctx context.Context) error { return rules.Run(ctx, br.RightsChanged) }
+	watch := func(ctx context.Context) error { return topicRules.Run(ctx, br.RightsChanged) }
 	space := dir.Space(log, func(low string) { past.setLowSpace(low); tw.SetLowSpace(low) })
-	linkReport := linkReporter(o, hub, commits, rules, space)
+	linkReport := linkReporter(o, hub, commits, topicRules, space)
 	site, err := httpserver.Listen(httpserver.Options{Listen: cfg.HTTP.Listen, ListenTLS: cfg.HTTP.TLS.Listen, TLS: cfg.HTTP.TLS.Config, Limits: cfg.Limits.Limits}, log, registry.Count(bo.Audit.Handler(api.New(api.Options{
 		Authenticate: authenticateReader(br, cfg.Node.Name), MayRead: readableDevices(br, cfg.Node.Name), Watches: cfg.Limits.Watches, Twins: tw, Models: tw.Models, Node: nodeReporter(o, tw, up, space), Ready: ready, Metrics: registry.Handler(), Alerts: watched, Links: linkReport, Sessions: br.ServeSessions, Browsers: br, Page: page.Handler(),
 		OwnOnly: cfg.HTTP.Discovery == "own",
@@ -194,14 +200,17 @@ func Run(ctx context.Context, o Options) (err error) {
 			StoreFormat int `json:"storeFormat"`
 		}{linkReport(), store.Format}, ready()
 	})
-	asking := []func(context.Context) error{br.Serve, site.Run, backups.Run, pusher.Run, guard.Run, space.Run, hub.blobs.Run, watch, past.run, watched.Run, shown.Run, traces.Run}
+	members := []func(context.Context) error{br.Serve, site.Run, backups.Run, pusher.Run, guard.Run, space.Run, hub.blobs.Run, watch, past.run, watched.Run, shown.Run, traces.Run}
 	if cfg.Link.Server != "" {
-		asking = append(asking, hub.run)
+		if err := br.LinkQueue().Keep(asking.Wanted()); err != nil { // before any client can publish
+			return errors.Join(err, br.Close(ctx))
+		}
+		members = append(members, hub.run, func(ctx context.Context) error { return asking.Run(ctx, br.LinkQueue().Keep) })
 	}
 	if o.Ready != nil {
 		o.Ready(daemon.Addresses{MQTT: br.Addrs(), HTTP: site.Addrs()})
 	}
-	return daemon.RunGroup(ctx, mqttserver.RunWithAudit(bo.Audit, tw.Run), asking...)
+	return daemon.RunGroup(ctx, mqttserver.RunWithAudit(bo.Audit, tw.Run), members...)
 }
 
 // authenticateReader authenticates a request to the local API: it accepts users who may read the node's tree, and the node itself.

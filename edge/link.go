@@ -16,12 +16,14 @@ import (
 
 	"github.com/rs/zerolog"
 
+	"github.com/edgebus/edgebus/broker"
 	"github.com/edgebus/edgebus/broker/calls"
 	"github.com/edgebus/edgebus/broker/client"
 	"github.com/edgebus/edgebus/configs"
 	"github.com/edgebus/edgebus/edge/blobs"
 	"github.com/edgebus/edgebus/edge/forward"
 	"github.com/edgebus/edgebus/edge/history"
+	"github.com/edgebus/edgebus/edge/rules"
 	"github.com/edgebus/edgebus/edge/twin"
 	"github.com/edgebus/edgebus/topics"
 	"github.com/edgebus/edgebus/topics/backoff"
@@ -39,6 +41,7 @@ type hubLink struct {
 	bridge   *bridge
 	blobs    *blobs.Downloads
 	past     nodeHistory
+	rules    *rules.Rules
 	status   *linkStatus
 	log      zerolog.Logger
 
@@ -156,7 +159,7 @@ func (h *hubLink) awaitQuiet(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, quietTimeout)
 	defer cancel()
 	for {
-		if s := h.twin.Stats(); s.InStep && s.Behind == 0 && h.streams.broker.LinkQueueStats().Messages == 0 && h.commands.calls.Stats().UnderWay == 0 {
+		if s := h.twin.Stats(); s.InStep && s.Behind == 0 && h.streams.broker.LinkQueue().Stats().Messages == 0 && h.commands.calls.Stats().UnderWay == 0 {
 			return
 		}
 		if !backoff.Sleep(ctx, quietPoll) {
@@ -213,7 +216,7 @@ func (h *hubLink) newMain(ctx context.Context) (*client.Client, error) {
 			})
 		}
 		o.CleanStart = true
-		o.Subscriptions = []client.Subscription{{Filter: downwards, QoS: 1}, {Filter: commandFilter(node)}, {Filter: wanted}}
+		o.Subscriptions = []client.Subscription{{Filter: downwards, QoS: 1}, {Filter: commandFilter(node)}, {Filter: wanted}, {Filter: rules.RequestTopic(node), QoS: 1}}
 		h.identity.addRenewal(o, self, h.renewalNoted, h.renewed)
 		o.OnConnect = func(ctx context.Context, _ bool) error {
 			c, caughtUp := *self, make(chan struct{})
@@ -240,6 +243,8 @@ func (h *hubLink) newMain(ctx context.Context) (*client.Client, error) {
 				if s := copying.Load(); s != nil {
 					s.Received(m.Payload)
 				}
+			case m.Topic == rules.RequestTopic(node):
+				h.rules.Do(ctx, toBrokerMessage(m), func(a broker.Message) { (*self).PublishAsync(toClientMessage(a), nil) })
 			case !h.identity.take(m):
 				h.commands.execute(*self, m)
 			}

@@ -194,7 +194,7 @@ func firstExpiry(a, b time.Time) time.Time {
 }
 
 func streamReport(h *hubLink) *resource.StreamReport {
-	s := h.streams.broker.LinkQueueStats()
+	s := h.streams.broker.LinkQueue().Stats()
 	s.Dropped["full"] += s.FullBefore
 	return &resource.StreamReport{Waiting: s.Messages, Seconds: s.Oldest.Seconds(), Dropped: s.Dropped, RefusedRules: h.bridge.refusals()}
 }

@@ -33,7 +33,7 @@ func (h *hubStreams) forward(ctx context.Context, c *client.Client, caughtUp <-c
 	forward.New(forward.Options{
 		// What was taken from the queue for this connection would overtake, on the next one, what is sent again there.
 		Publish: func(m client.Message, done func(error)) { c.PublishOver(ctx, m, done) },
-		Open:    h.broker.OpenLinkQueue, Reconnect: c.Reconnect, Topic: hubTopic(h.node),
+		Open:    h.broker.LinkQueue().Open, Reconnect: c.Reconnect, Topic: hubTopic(h.node),
 		Parts: topics.Address{Node: h.node, Kind: topics.KindParts}.String(), Upload: &h.upload,
 		Budget: h.budget, Log: h.log,
 	}).Run(ctx)
@@ -43,9 +43,9 @@ const dropLogInterval = 10 * time.Second
 
 // dropReporter logs how many messages of streams were dropped since it was last called.
 func (h *hubStreams) dropReporter() func() {
-	last := h.broker.LinkQueueStats().Dropped
+	last := h.broker.LinkQueue().Stats().Dropped
 	return func() {
-		now := h.broker.LinkQueueStats().Dropped
+		now := h.broker.LinkQueue().Stats().Dropped
 		line := h.log.Warn()
 		lost := int64(0)
 		for reason, n := range now {

@@ -61,7 +61,7 @@ type streamMetrics struct {
 // registerStreamMetrics adds the figures of what waits for the hub.
 func registerStreamMetrics(r metrics.Registry, h *hubLink) {
 	g := metrics.NewGroup("streams", func() streamMetrics {
-		return streamMetrics{h.streams.broker.LinkQueueStats(), h.streams.budget.Stats(), h.bridge.received.Load(), h.bridge.dropped.Load(), int64(h.bridge.refusals())}
+		return streamMetrics{h.streams.broker.LinkQueue().Stats(), h.streams.budget.Stats(), h.bridge.received.Load(), h.bridge.dropped.Load(), int64(h.bridge.refusals())}
 	})
 	type f = streamMetrics
 	g.Gauge("waiting_messages", "Telemetry, events and bridged messages that the hub has not confirmed.", func(s f) float64 { return float64(s.Messages) })

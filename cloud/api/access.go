@@ -344,6 +344,15 @@ func authorizePath(next http.Handler) http.Handler {
 	})
 }
 
+// authorizeRule serves a request that a Rule carries out on a node to the operators of that node.
+func authorizeRule(w http.ResponseWriter, r *http.Request, node string, serve func(http.ResponseWriter, *http.Request) error) error {
+	a := accessIn(r.Context())
+	if !a.writes || !a.hasNode(node) {
+		return statusErrorf(http.StatusForbidden, "Forbidden", "User %q cannot send requests to node %s by a Rule, which is for its operators: %s", a.user, node, a.rule)
+	}
+	return serve(w, r)
+}
+
 // verb is what a request does, in Kubernetes' words.
 func (r *request) verb() string {
 	collection := r.key.Name == ""

@@ -63,7 +63,7 @@ type Options struct {
 	Blobs func(w http.ResponseWriter, r *http.Request, id broker.Identity) error
 	// Page is the web page, and what it needs beside the API.
 	Page PageOptions
-	// Devices is what else there is of Devices.
+	// Devices is what else there is of Devices and nodes.
 	Devices DeviceServices
 	// Login is served without authentication at /auth/oidc; nil: there is no provider.
 	Login *LoginProvider
@@ -103,8 +103,11 @@ type PageOptions struct {
 	Diagnose func(ctx context.Context, node string) (any, error)
 }
 
-// DeviceServices are what the hub does with Devices beside their objects.
+// DeviceServices are what the hub does with Devices and nodes beside their objects.
 type DeviceServices struct {
+	// Rule finds the Rule that a request at any other path is for, if not nil: the node that it is about, whose operator the sender must be, and what serves it;
+	// nil: there is none.
+	Rule func(r *http.Request) (node string, serve func(http.ResponseWriter, *http.Request) error)
 	// Call sends a command to a device on a user's behalf, and waits for its answer; nil: nobody can.
 	Call func(ctx context.Context, id broker.Identity, topic string, payload []byte, timeout time.Duration) (CommandAnswer, error)
 	// History has what the properties of a node's Devices were; nil: there is none.
@@ -272,7 +275,12 @@ func (s *server) routes() http.Handler {
 	mux.Handle("/api/v1/namespaces/{name}", s.handle(s.lister.serveNamespaces))
 	mux.Handle("/apis/", s.handle(s.object))
 	mux.Handle("/api/", s.handle(s.object))
-	mux.Handle("/", s.handle(func(_ http.ResponseWriter, r *http.Request) error {
+	mux.Handle("/", s.handle(func(w http.ResponseWriter, r *http.Request) error {
+		if s.Devices.Rule != nil {
+			if node, serve := s.Devices.Rule(r); serve != nil {
+				return authorizeRule(w, r, node, serve)
+			}
+		}
 		return statusErrorf(http.StatusNotFound, "NotFound", "there is nothing at %s", r.URL.Path)
 	}))
 	return mux

@@ -85,8 +85,11 @@ func kindErrorf(kind resource.ErrorKind, format string, args ...any) *statusErro
 func statusOf(err error) metav1.Status {
 	var known *statusError
 	var tooLarge *http.MaxBytesError
+	var coded interface{ HTTPStatus() int }
 	switch {
 	case errors.As(err, &known):
+	case errors.As(err, &coded):
+		known = statusErrorf(coded.HTTPStatus(), strings.ReplaceAll(http.StatusText(coded.HTTPStatus()), " ", ""), "%v", err)
 	case errors.As(err, &tooLarge):
 		known = kindErrorf(resource.TooLarge, "the body is larger than %d bytes", tooLarge.Limit)
 	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, context.Canceled):

@@ -28,6 +28,8 @@ import (
 type Options struct {
 	// Allow are networks that may be reached although they are the hub's own, link-local or a cloud's metadata server.
 	Allow []netip.Prefix
+	// AllowSetting is where Allow is set; "": sources.allow.
+	AllowSetting string
 	// OwnAddresses are those of the hub's host; nil: net.InterfaceAddrs.
 	OwnAddresses func() ([]net.Addr, error)
 	// Timeout bounds a call; 0: a minute.
@@ -65,6 +67,7 @@ func (c *Client) unpack(ctx context.Context, what string) (release func(), err e
 // New makes a client.
 func New(o Options) *Client {
 	o.Timeout = cmp.Or(o.Timeout, time.Minute)
+	o.AllowSetting = cmp.Or(o.AllowSetting, "sources.allow")
 	o.MaxBytes = cmp.Or(o.MaxBytes, 64<<20)
 	o.MaxFiles = cmp.Or(o.MaxFiles, 10_000)
 	if o.OwnAddresses == nil {
@@ -317,13 +320,16 @@ func (c *Client) connectTimeout() time.Duration { return min(c.o.Timeout, 10*tim
 
 // dialer connects to allowed addresses only. It looks at the address that a name was resolved to, not at the name.
 func (c *Client) dialer() *net.Dialer {
-	return &net.Dialer{Timeout: c.connectTimeout(), Control: func(_, address string, _ syscall.RawConn) error {
-		at, err := netip.ParseAddrPort(address)
-		if err != nil {
-			return err
-		}
-		return c.allowed(at.Addr())
-	}}
+	return &net.Dialer{Timeout: c.connectTimeout(), Control: c.CheckDial}
+}
+
+// CheckDial is net.Dialer's Control of a connection to an allowed address.
+func (c *Client) CheckDial(_, address string, _ syscall.RawConn) error {
+	at, err := netip.ParseAddrPort(address)
+	if err != nil {
+		return err
+	}
+	return c.allowed(at.Addr())
 }
 
 // allowed judges an address, and the one of IPv4 that a gateway sends it on to.
@@ -350,7 +356,7 @@ func (c *Client) allowed(a netip.Addr) error {
 		return err == nil && p.Addr().Unmap().WithZone("") == a
 	})
 	if isOwn || a.IsLoopback() || a.IsLinkLocalUnicast() || a.IsUnspecified() || a.IsMulticast() || slices.Contains(metadataServers, a) {
-		return errorf(NotAllowed, "the address %s is the hub's own, link-local or its cloud's metadata server: sources.allow has to list it", a)
+		return errorf(NotAllowed, "the address %s is the hub's own, link-local or its cloud's metadata server: %s has to list it", a, c.o.AllowSetting)
 	}
 	return nil
 }

@@ -5,6 +5,7 @@ package resource
 import (
 	"fmt"
 	"maps"
+	"net/http"
 	"net/url"
 	"slices"
 	"strconv"
@@ -271,3 +272,59 @@ type RuleSource struct {
 
 // RuleKey is what a Rule is called in nodes' topics.
 func RuleKey(namespace, name string) string { return namespace + "." + name }
+
+// RuleRequest is what a Rule has a node do, beside the body: publish it on its broker, if there is a topic, or send it to a service of its host. It stands in the
+// user property PropRequest of the message.
+type RuleRequest struct {
+	Rule   string              `json:"rule"` // its namespace and name
+	Topic  string              `json:"topic,omitempty"`
+	Port   int                 `json:"port,omitempty"`
+	Method string              `json:"method,omitempty"`
+	Path   string              `json:"path,omitempty"` // escaped, with the query
+	Header map[string][]string `json:"header,omitempty"`
+}
+
+// RuleAnswer is how that went, beside the body of a service's answer. It stands in the user property PropAnswer.
+type RuleAnswer struct {
+	Status int                 `json:"status,omitempty"` // of the service; 0: there is no answer of one
+	Header map[string][]string `json:"header,omitempty"`
+	Code   ErrorKind           `json:"code,omitempty"` // why the node didn't do it; empty: it did
+	Error  string              `json:"error,omitempty"`
+}
+
+// The user properties of RuleRequest and RuleAnswer.
+const (
+	PropRequest = "request"
+	PropAnswer  = "answer"
+)
+
+// MaxRuleBody and MaxRuleHeader bound what a Rule carries, in bytes.
+const (
+	MaxRuleBody   = 1_000_000
+	MaxRuleHeader = 16 << 10
+)
+
+// hopHeaders are for one connection, or say who somebody is to the hub: they go no further.
+var hopHeaders = []string{
+	"Connection", "Keep-Alive", "Proxy-Authenticate", "Proxy-Authorization", "Proxy-Connection", "Te", "Trailer", "Transfer-Encoding", "Upgrade", "Content-Length",
+	"Authorization", "Cookie", "Set-Cookie", "Origin", "Impersonate-User",
+}
+
+// CarriedHeader is the part of an HTTP header that a Rule carries; false: it is too large.
+func CarriedHeader(h map[string][]string) (map[string][]string, bool) {
+	size, out := 0, maps.Clone(h)
+	for _, list := range h["Connection"] { // what it names is for one connection as well
+		for name := range strings.SplitSeq(list, ",") {
+			delete(out, http.CanonicalHeaderKey(strings.TrimSpace(name)))
+		}
+	}
+	for _, name := range hopHeaders {
+		delete(out, name)
+	}
+	for name, values := range out {
+		for _, v := range values {
+			size += len(name) + len(v)
+		}
+	}
+	return out, size <= MaxRuleHeader
+}
