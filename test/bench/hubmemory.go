@@ -28,6 +28,9 @@ import (
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
+// allReported are the values of all Devices.
+func allReported() int { return allObjects() * objectProperties }
+
 const (
 	fleetNodes, fleetDevices = 1000, 100 // and ten properties each
 	fleetKeys                = fleetNodes * fleetDevices * 10
@@ -71,16 +74,20 @@ func measureHubMemory(b benchRun) error {
 		"It takes connections after %.1f s, an empty one after %.2f s.\n\n",
 		fleetNodes, fleetKeys/fleetNodes, a(hub.rest, empty.rest), a(hub.peak, empty.peak),
 		float64(size)/fleetKeys, aimText(a(hub.rest, empty.rest) < 400), hub.start.Seconds(), empty.start.Seconds())
-	twin := filepath.Join(dir, "twin")
-	if err := makeFleet(twin); err != nil {
-		return err
+	hub.stop()
+	var readers []startedProgram // with Devices: nobody is shown what is reported of others
+	for _, name := range []string{"read", "other"} {
+		if err := makeObjects(filepath.Join(dir, name)); err != nil {
+			return err
+		}
+		hub, err := startedHub(program, filepath.Join(dir, name))
+		if err != nil {
+			return err
+		}
+		defer hub.stop()
+		readers = append(readers, hub)
 	}
-	other, err := startedHub(program, twin)
-	if err != nil {
-		return err
-	}
-	defer other.stop()
-	return measureReadingAll(b, hub.addr, other.addr)
+	return measureReadingAll(b, readers[0].addr, readers[1].addr)
 }
 
 // logSize is how long the segments of a log are.
@@ -160,10 +167,7 @@ func makeFleet(dir string) error {
 	if err := failed.Load(); err != nil {
 		return errors.Join(*err, st.Close())
 	}
-	d := benchDevice(0)
-	d.Metadata.Namespace, d.Spec.NodeName = resource.DefaultNamespace, "plant-0000"
-	return errors.Join(
-		createObject(st, resource.KindDeviceModel, "bench", benchModel(1)), createObject(st, resource.KindDevice, "d0", d), st.Close())
+	return st.Close()
 }
 
 func makeNode(st store.Store, name string) error {
@@ -238,9 +242,9 @@ func measureReadingAll(b benchRun, hub, other string) error {
 			c.took, c.waits = append(c.took, time.Since(begin).Seconds()), append(c.waits, waits...)
 		}
 	}
-	fmt.Fprintf(b.w, "A client subscribes to `v1/#` with QoS 1 and receives all %d topics, in %.1f s. Meanwhile another publishes desired values, one\n"+
+	fmt.Fprintf(b.w, "A client subscribes to `v1/#` with QoS 1 and receives all %d reported values of a hub with %d Devices, in %.1f s. Meanwhile another publishes desired values, one\n"+
 		"after the other, each acknowledged when it is on disk. Reading takes all processor time that is left, so\n"+
-		"the cost of reading *another* hub is the machine's, not the hub's.\n\n| meanwhile | p50 | p99 |\n|---|---|---|\n", fleetKeys, median(cases[2].took))
+		"the cost of reading *another* hub is the machine's, not the hub's.\n\n| meanwhile | p50 | p99 |\n|---|---|---|\n", allReported(), allObjects(), median(cases[2].took))
 	for _, c := range cases {
 		fmt.Fprintf(b.w, "| %s | %s | %s |\n", c.name, formatDuration(quantile(c.waits, 0.5)), formatDuration(quantile(c.waits, 0.99)))
 	}
@@ -258,7 +262,7 @@ func publishUntil(app *clientConnection, end <-chan struct{}) (list []time.Durat
 		case <-tick.C:
 		}
 		begin, done := time.Now(), make(chan error, 1)
-		app.PublishAsync(client.Message{Topic: "v1/nodes/plant-0000/devices/d0/desired/p0", Payload: fmt.Appendf(nil, "%d", i), QoS: 1},
+		app.PublishAsync(client.Message{Topic: "v1/nodes/plant-0000/devices/" + objectName(0) + "/desired/p0", Payload: fmt.Appendf(nil, "%d", i), QoS: 1},
 			func(err error) { done <- err })
 		if err := <-done; err != nil {
 			return list, err
@@ -297,7 +301,7 @@ func subscribeAll(addr string) error {
 		n++
 		return nil
 	}, func(int) error {
-		if n == fleetKeys {
+		if n == allReported() {
 			return errAllReceived
 		}
 		_, err := c.Write(acks)
@@ -307,7 +311,7 @@ func subscribeAll(addr string) error {
 	if errors.Is(err, errAllReceived) {
 		return nil
 	}
-	return fmt.Errorf("%d of %d topics came: %w", n, fleetKeys, err)
+	return fmt.Errorf("%d of %d topics came: %w", n, allReported(), err)
 }
 
 var errAllReceived = errors.New("all came")

@@ -21,10 +21,12 @@ func main() {
 	only := flag.String("only", "", "run the sections whose names contain this")
 	chosen := flag.String("case", "", "compare brokers in the cases, let loose the floods and attacks, and have nodes send what, whose names contain this")
 	nodes := flag.Int("nodes", 10_000, "how many nodes the fleet has whose template is changed")
+	devices := flag.Int("devices", 100_000, "how many Devices a hub has that is started, listed and patched: a million are made by hand")
 	past := flag.Duration("past", 2*time.Minute, "how long a node reports, or many do, whose past is compared with the hub's")
 	bin := flag.String("bin", "bin", "directory of the programs whose footprint is measured")
 	name := flag.String("flood", "", "be this flood or attack, on the target given as JSON: how the benchmark starts one")
 	flag.Parse()
+	objectNodes = *devices / objectsOfNode
 	if *name != "" {
 		if err := runFlood(*name, flag.Args()); err != nil {
 			fmt.Fprintln(os.Stderr, "bench:", err)
