@@ -322,6 +322,38 @@ func TestChangesOfTheStatusAloneAreLeftOut(t *testing.T) {
 	require.Eventually(t, func() bool { return data.Load() == 3 }, waitTimeout, time.Millisecond)
 }
 
+// TestNoStatusIsDerivedForControllersThatLookAtNone: a hub with very many objects would derive all at its start.
+func TestNoStatusIsDerivedForControllersThatLookAtNone(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "log")
+	open := func() *testRuntime {
+		s, err := disk.Open(disk.Options{Path: path})
+		require.NoError(t, err)
+		t.Cleanup(func() { require.NoError(t, s.Close()) })
+		return &testRuntime{t: t, Store: s, metrics: prometheus.NewRegistry()}
+	}
+	r := open()
+	r.put("A", "x", "1")
+	require.NoError(t, r.Close())
+	r = open() // only what was there when the store was opened is derived
+	var derived, data, any atomic.Int64
+	_, err := r.DeriveStatuses("A", func(store.Object) []byte { derived.Add(1); return []byte("{}") })
+	require.NoError(t, err)
+	count := func(n *atomic.Int64, name string, only bool) control.Controller {
+		return control.Controller{
+			Name: name, Watches: []control.Watch{{Kind: "A", DataOnly: only}},
+			Reconcile: func(context.Context, store.Key) (time.Duration, error) { n.Add(1); return 0, nil },
+		}
+	}
+	stop := r.run(count(&data, "data", true))
+	require.Eventually(t, func() bool { return data.Load() == 1 }, waitTimeout, time.Millisecond)
+	require.Zero(t, derived.Load())
+	stop()
+	r.metrics = prometheus.NewRegistry()
+	r.run(count(&data, "data", true), count(&any, "any", false))
+	require.Eventually(t, func() bool { return any.Load() == 1 }, waitTimeout, time.Millisecond)
+	require.EqualValues(t, 1, derived.Load())
+}
+
 // TestChangesThatAreTheSameToAControllerAreLeftOut: a controller is not called for a change to what is the same to it.
 func TestChangesThatAreTheSameToAControllerAreLeftOut(t *testing.T) {
 	r := newTestRuntime(t)

@@ -121,7 +121,7 @@ func startBroker(dir, addr, cpu, program string, args ...string) (*benchProcess,
 		<-ended
 		_ = os.RemoveAll(dir)
 	}}
-	for deadline := time.Now().Add(5 * time.Minute); time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
+	for deadline := time.Now().Add(20 * time.Minute); time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
 		if conn, err := net.Dial("tcp", addr); err == nil {
 			return p, conn.Close()
 		}

@@ -168,7 +168,7 @@ func apiHub(b benchRun, dir string) (*apiProcess, error) {
 			_ = resp.Body.Close()
 			break
 		}
-		if time.Since(h.begun) > 5*time.Minute {
+		if time.Since(h.begun) > 20*time.Minute {
 			h.stop()
 			return nil, errors.New("the hub's API doesn't answer")
 		}
@@ -197,7 +197,7 @@ func isRunning(pid int) bool {
 
 // settle waits until the hub has no status to write.
 func (h *apiProcess) settle() error {
-	for begin := time.Now(); time.Since(begin) < 10*time.Minute; time.Sleep(200 * time.Millisecond) {
+	for begin := time.Now(); time.Since(begin) < 30*time.Minute; time.Sleep(200 * time.Millisecond) {
 		text, err := h.get("/metrics", "")
 		if err != nil {
 			return err
