@@ -5,6 +5,11 @@ SHELL := /bin/bash
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
 
+# Everything is compiled alike, so that a package is compiled once for all stages: without C, but for the race detector, and as the programs are.
+GO_FLAGS := -trimpath -tags=grpcnotrace
+export GOFLAGS := $(filter-out $(GO_FLAGS),$(GOFLAGS)) $(GO_FLAGS)
+export CGO_ENABLED := 0
+
 TOOLS := $(CURDIR)/.tools
 GOTESTSUM := $(TOOLS)/gotestsum --format pkgname --hide-summary=skipped
 STAGE := scripts/stage.sh
@@ -12,9 +17,9 @@ STAGE := scripts/stage.sh
 # $(call TESTS,stage,packages,flags of go test,environment) runs tests, each once. With RERUN=1, which CI sets, one that
 # fails is run once more, alone: if it passes then, it is listed as flaky in .out/STAGE.flaky, and at the end of CI. More than
 # five failures, a panic or a data race fail at once.
-# Nobody debugs the test binaries: without symbols each of them is linked in two thirds of the time.
+# Nobody debugs the test binaries: without symbols each of them is linked in two thirds of the time. What go vet finds, make lint does, once.
 RERUN_FLAGS = $(if $(RERUN),--rerun-fails=1 --rerun-fails-max-failures=5 --rerun-fails-abort-on-data-race --rerun-fails-report .out/$1.flaky)
-TESTS = $(STAGE) $1 env $4 $(GOTESTSUM) --jsonfile .out/$1.json $(RERUN_FLAGS) --packages "$2" -- -ldflags='-s -w' $3
+TESTS = $(STAGE) $1 env $4 $(GOTESTSUM) --jsonfile .out/$1.json $(RERUN_FLAGS) --packages "$2" -- -vet=off -ldflags='-s -w' $3
 PAGE := broker/daemon/page
 MQTTJS := test/interop/clients/mqttjs
 PEERS := test/interop/devices/node
@@ -48,7 +53,7 @@ demo: build ## start hub, core, mappers and simulated devices, and watch them
 
 .PHONY: build
 build: ## build the programs into bin/ (VERSION=v1.2.0 gives them a version)
-	@$(STAGE) build env CGO_ENABLED=0 go build -tags grpcnotrace -trimpath -buildvcs=auto -ldflags '-s -w $(if $(VERSION),-X github.com/edgebus/edgebus/broker/daemon.version=$(VERSION))' -o bin/ $(PROGRAMS)
+	@$(STAGE) build go build -buildvcs=auto -ldflags '-s -w $(if $(VERSION),-X github.com/edgebus/edgebus/broker/daemon.version=$(VERSION))' -o bin/ $(PROGRAMS)
 
 .PHONY: test
 test: unit e2e ## run the packages' tests and the scripts against the real programs; no root needed
@@ -67,7 +72,7 @@ e2e: needs needs-shells $(TOOLS)/gotestsum $(TOOLS)/kubectl $(TOOLS)/oidc-provid
 
 .PHONY: interop
 interop: needs needs-clients $(TOOLS)/gotestsum $(TOOLS)/kubectl $(TOOLS)/kubeedge-mapper build ## try the MQTT clients, brokers and kubectl of others with the programs, and flood them
-	@$(call TESTS,interop,./test/interop/... ./test/flood/...,-count=1 -timeout 10m -p 1)
+	@$(call TESTS,interop,./test/interop/... ./test/flood/...,-count=1 -timeout 10m -p 1 -parallel 4)
 	@$(call TESTS,kubectl,./test/e2e,-count=1 -run TestScripts/kubectl-verbs,ALL_TESTS=1)
 
 .PHONY: chaos
@@ -84,20 +89,19 @@ fuzz: ## run every fuzz target for FUZZTIME
 
 .PHONY: lint
 lint: $(TOOLS)/golangci-lint $(TOOLS)/govulncheck $(TOOLS)/helm ## check style, imports, mistakes, alert rules, boards and the Helm chart
-	@$(STAGE) vet go vet -tags testprogram ./...
 	@$(STAGE) lint $(TOOLS)/golangci-lint run
 	@$(STAGE) names go run ./scripts/vocabulary
 	@$(STAGE) arch go test ./test/arch
-	@$(STAGE) monitoring env -C scripts/monitoring CGO_ENABLED=0 go test -trimpath -count=1 .
-	@$(STAGE) chart env -C test/tools/chart CGO_ENABLED=0 go test -trimpath -count=1 .
-	@$(STAGE) chunkenc env -C test/tools/chunkenc CGO_ENABLED=0 go test -trimpath -count=1 .
-	@$(STAGE) otlp env -C test/tools/otlp CGO_ENABLED=0 go test -trimpath -count=1 .
-	@$(STAGE) licenses env -C test/tools/licenses CGO_ENABLED=0 go test -trimpath -count=1 .
+	@$(STAGE) monitoring env -C scripts/monitoring go test -count=1 .
+	@$(STAGE) chart env -C test/tools/chart go test -count=1 .
+	@$(STAGE) chunkenc env -C test/tools/chunkenc go test -count=1 .
+	@$(STAGE) otlp env -C test/tools/otlp go test -count=1 .
+	@$(STAGE) licenses env -C test/tools/licenses go test -count=1 .
 	@$(STAGE) govulncheck scripts/vulncheck.sh $(TOOLS)/govulncheck
 
 .PHONY: bench
 bench: needs-bench build ## measure the bus beside its physical limits, into docs/benchmarks.md
-	@$(STAGE) bench go run -tags testprogram ./test/bench -t $(BENCHTIME) -o docs/benchmarks.md
+	@$(STAGE) bench go run -tags testprogram,grpcnotrace ./test/bench -t $(BENCHTIME) -o docs/benchmarks.md
 
 .PHONY: microbench
 microbench: ## run the packages' own benchmarks
@@ -108,7 +112,7 @@ page: needs needs-page $(TOOLS)/gotestsum $(TOOLS)/oidc-provider build ## try th
 	@$(MAKE) --no-print-directory page-dist
 	@git diff --exit-code --stat -- $(PAGE)/dist || { echo "the page isn't what its sources make: commit what make page-dist has made" >&2; exit 1; }
 	@test -z "$$(git status --porcelain -- $(PAGE)/dist)" || { git status --short -- $(PAGE)/dist; exit 1; }
-	@$(STAGE) page env -C test/page CGO_ENABLED=0 go test -trimpath -count=1 -timeout 10m .
+	@$(STAGE) page env -C test/page go test -count=1 -timeout 10m .
 
 .PHONY: needs-page
 needs-page: test/page/axe/node_modules
@@ -127,7 +131,7 @@ man: build ## make man pages of what --help says, in .out/man (VERSION as for bu
 	@$(STAGE) man go run $(if $(VERSION),-ldflags '-X github.com/edgebus/edgebus/broker/daemon.version=$(VERSION)') ./scripts/manpages .out/man bin/cloudhub bin/edge{core,agent,discovery} bin/mapper-*
 
 # What users install. RELEASE makes it, of all architectures unless ARCH=amd64,arm64 says which.
-RELEASE = rm -rf .out/$1; $(STAGE) $1 env -C scripts/release go run -trimpath . $1 --version '$(or $(VERSION),$(error VERSION=v0.9.0 is needed))' --out ../../.out/$1 $(if $(ARCH),--arch $(ARCH))
+RELEASE = rm -rf .out/$1; $(STAGE) $1 env -C scripts/release go run . $1 --version '$(or $(VERSION),$(error VERSION=v0.9.0 is needed))' --out ../../.out/$1 $(if $(ARCH),--arch $(ARCH))
 
 .PHONY: packages
 packages: ## make deb and rpm packages, in .out/packages (VERSION=v0.9.0)
@@ -143,13 +147,13 @@ release: ## make a release, in .out/release (VERSION=v0.9.0; EDGEBUS_RELEASE_KEY
 
 .PHONY: packages-test
 packages-test: needs-packages $(TOOLS)/gotestsum $(TOOLS)/cosign ## install, upgrade, remove and purge what users install, on a Debian of its own
-	@$(STAGE) packages-test env -C scripts/release CI=$(CI) $(GOTESTSUM) --jsonfile ../../.out/packages.json -- -trimpath -count=1 -timeout 10m .
+	@$(STAGE) packages-test env -C scripts/release CI=$(CI) $(GOTESTSUM) --jsonfile ../../.out/packages.json -- -count=1 -timeout 10m .
 
 .PHONY: golden
 golden: ## write the golden files anew; read the difference before you commit it
 	@$(STAGE) golden env GOLDEN=write go test -count=1 $(UNIT)
-	@$(STAGE) monitoring env -C scripts/monitoring CGO_ENABLED=0 go run -trimpath .
-	@$(STAGE) licences env -C scripts/release GOLDEN=write go test -trimpath -count=1 -run Licences .
+	@$(STAGE) monitoring env -C scripts/monitoring go run .
+	@$(STAGE) licences env -C scripts/release GOLDEN=write go test -count=1 -run Licences .
 
 .PHONY: ci
 ci: ## what CI runs after `make test`: lint, race, interop, the page, packages, chaos and a short fuzz
@@ -204,39 +208,39 @@ $(TOOLS)/gotestsum: TOOL := gotest.tools/gotestsum
 $(TOOLS)/golangci-lint: TOOL := github.com/golangci/golangci-lint/v2/cmd/golangci-lint
 $(TOOLS)/govulncheck: TOOL := golang.org/x/vuln/cmd/govulncheck
 $(TOOLS)/gotestsum $(TOOLS)/golangci-lint $(TOOLS)/govulncheck: scripts/tools/go.mod scripts/tools/go.sum
-	@$(STAGE) $(@F) env -C scripts/tools GOBIN=$(TOOLS) CGO_ENABLED=0 go install -trimpath $(TOOL)
+	@$(STAGE) $(@F) env -C scripts/tools GOBIN=$(TOOLS) go install $(TOOL)
 	@touch $@
 
 # A recent kubectl, from its module: what the API is tried with beside the system's own.
 $(TOOLS)/kubectl: test/tools/kubectl/go.mod test/tools/kubectl/go.sum test/tools/kubectl/main.go
-	@$(STAGE) $(@F) env -C test/tools/kubectl CGO_ENABLED=0 go build -trimpath -ldflags '-s -w' -o $(TOOLS)/kubectl .
+	@$(STAGE) $(@F) env -C test/tools/kubectl go build -ldflags '-s -w' -o $(TOOLS)/kubectl .
 	@touch $@
 
 # A controller that is written with controller-runtime, and helm: what else speaks the Kubernetes API.
 $(TOOLS)/controller: test/tools/controller/go.mod test/tools/controller/go.sum test/tools/controller/main.go
-	@$(STAGE) $(@F) env -C test/tools/controller CGO_ENABLED=0 go build -trimpath -ldflags '-s -w' -o $(TOOLS)/controller .
+	@$(STAGE) $(@F) env -C test/tools/controller go build -ldflags '-s -w' -o $(TOOLS)/controller .
 	@touch $@
 
 $(TOOLS)/helm: test/tools/helm/go.mod test/tools/helm/go.sum
-	@$(STAGE) $(@F) env -C test/tools/helm CGO_ENABLED=0 go build -trimpath -ldflags '-s -w' -o $(TOOLS)/helm helm.sh/helm/v3/cmd/helm
+	@$(STAGE) $(@F) env -C test/tools/helm go build -ldflags '-s -w' -o $(TOOLS)/helm helm.sh/helm/v3/cmd/helm
 	@touch $@
 
 # A mapper made with KubeEdge's framework, for the bridge that KubeEdge's mappers register with.
 $(TOOLS)/kubeedge-mapper: test/tools/kubeedge/go.mod test/tools/kubeedge/go.sum test/tools/kubeedge/main.go
-	@$(STAGE) $(@F) env -C test/tools/kubeedge CGO_ENABLED=0 go build -trimpath -ldflags '-s -w' -o $(TOOLS)/kubeedge-mapper .
+	@$(STAGE) $(@F) env -C test/tools/kubeedge go build -ldflags '-s -w' -o $(TOOLS)/kubeedge-mapper .
 	@touch $@
 
 # cosign, which verifies what a release signs.
 $(TOOLS)/cosign: test/tools/cosign/go.mod test/tools/cosign/go.sum
-	@$(STAGE) $(@F) env -C test/tools/cosign CGO_ENABLED=0 go build -trimpath -ldflags '-s -w' -o $(TOOLS)/cosign github.com/sigstore/cosign/v2/cmd/cosign
+	@$(STAGE) $(@F) env -C test/tools/cosign go build -ldflags '-s -w' -o $(TOOLS)/cosign github.com/sigstore/cosign/v2/cmd/cosign
 	@touch $@
 
 # The server of NATS, which replicates the log of several hubs.
 $(TOOLS)/nats-server: test/tools/nats/go.mod test/tools/nats/go.sum
-	@$(STAGE) $(@F) env -C test/tools/nats CGO_ENABLED=0 go build -trimpath -ldflags '-s -w' -o $(TOOLS)/nats-server github.com/nats-io/nats-server/v2
+	@$(STAGE) $(@F) env -C test/tools/nats go build -ldflags '-s -w' -o $(TOOLS)/nats-server github.com/nats-io/nats-server/v2
 	@touch $@
 
 # An OpenID Connect provider, for the tests of signing in.
 $(TOOLS)/oidc-provider: test/tools/oidc/go.mod test/tools/oidc/go.sum test/tools/oidc/main.go
-	@$(STAGE) $(@F) env -C test/tools/oidc CGO_ENABLED=0 go build -trimpath -ldflags '-s -w' -o $(TOOLS)/oidc-provider .
+	@$(STAGE) $(@F) env -C test/tools/oidc go build -ldflags '-s -w' -o $(TOOLS)/oidc-provider .
 	@touch $@
