@@ -210,7 +210,7 @@ func (b *Broker) retainedReader(s *subscription, after string) session.RetainedR
 	parts := []session.RetainedReader{b.retained.reader(filter, after)}
 	first, _, _ := strings.Cut(filter, "/")
 	if b.opts.Tree != nil && (first == "#" || first == "+" || first == topics.Version) {
-		parts = append(parts, b.treeReader(filter))
+		parts = append(parts, readTree(b.opts.Tree, b.opts.Now, filter))
 	}
 	if first == "$SYS" {
 		parts = append(parts, b.sys.reader(filter))
@@ -247,11 +247,12 @@ func (cl *client) unstored(chunk []*session.Message) []*session.Message {
 	return chunk
 }
 
-func (b *Broker) treeReader(filter string) session.RetainedReader {
-	next := b.opts.Tree.Retained(filter)
+// readTree reads what a tree retains.
+func readTree(t Tree, clock func() time.Time, filter string) session.RetainedReader {
+	next := t.Retained(filter)
 	return func(max int) []*session.Message {
 		values := next(max)
-		now := b.opts.Now()
+		now := clock()
 		chunk := make([]*session.Message, len(values))
 		for i, m := range values {
 			chunk[i] = sessionMessage(m, now)

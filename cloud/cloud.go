@@ -214,7 +214,7 @@ func Run(ctx context.Context, o Options) (err error) {
 	// The API.
 	counted := index.New(index.Options{Reader: st, Watcher: st, Log: log})
 	space := dir.Space(log, copies.SetLowSpace)
-	links := linkReporter(identity.ID, twins, br, commits, topicRules, space, o.Version)
+	links := linkReporter(identity.ID, twins, br, commits, topicRules, space, shown, o.Version)
 	handler := api.New(api.Options{
 		Objects: registry, Reader: st, Watcher: st, Log: log, Authenticate: br.SignIn, Metrics: metrics.Handler(), Version: o.Version,
 		Links: links, Ready: map[string]func(context.Context) error{"store": storesReady(commits)},

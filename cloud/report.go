@@ -14,6 +14,7 @@ import (
 	"github.com/edgebus/edgebus/broker/daemon/datadir"
 	"github.com/edgebus/edgebus/broker/daemon/metrics"
 	"github.com/edgebus/edgebus/broker/mqttserver"
+	"github.com/edgebus/edgebus/broker/views/runner"
 	"github.com/edgebus/edgebus/cloud/events"
 	"github.com/edgebus/edgebus/cloud/twin"
 	"github.com/edgebus/edgebus/topics/acl"
@@ -21,10 +22,10 @@ import (
 )
 
 // linkReporter reports the state of the hub's links.
-func linkReporter(self resource.HubID, tw *twin.Twins, br *broker.Broker, commits *metrics.Commits, rules *acl.ActiveRules, space *datadir.DiskSpace, version string) func(node string, most int) resource.LinkReport {
+func linkReporter(self resource.HubID, tw *twin.Twins, br *broker.Broker, commits *metrics.Commits, rules *acl.ActiveRules, space *datadir.DiskSpace, shown *runner.Views, version string) func(node string, most int) resource.LinkReport {
 	return func(node string, most int) resource.LinkReport {
 		r := mqttserver.LinkReport("cloudhub", version, br, commits, rules, space)
-		r.Hub = self.Text()
+		r.Hub, r.FailingViews = self.Text(), shown.Failing()
 		r.Links, r.More = tw.Links(node, most)
 		for i := range r.Links {
 			l := &r.Links[i]

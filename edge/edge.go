@@ -182,7 +182,7 @@ func Run(ctx context.Context, o Options) (err error) {
 	}
 	watch := func(ctx context.Context) error { return topicRules.Run(ctx, br.RightsChanged) }
 	space := dir.Space(log, func(low string) { past.setLowSpace(low); tw.SetLowSpace(low) })
-	linkReport := linkReporter(o, hub, commits, topicRules, space)
+	linkReport := linkReporter(o, hub, commits, topicRules, space, shown)
 	site, err := httpserver.Listen(httpserver.Options{Listen: cfg.HTTP.Listen, ListenTLS: cfg.HTTP.TLS.Listen, TLS: cfg.HTTP.TLS.Config, Limits: cfg.Limits.Limits}, log, registry.Count(bo.Audit.Handler(api.New(api.Options{
 		Authenticate: authenticateReader(br, cfg.Node.Name), MayRead: readableDevices(br, cfg.Node.Name), Watches: cfg.Limits.Watches, Twins: tw, Models: tw.Models, Node: nodeReporter(o, tw, up, space), Ready: ready, Metrics: registry.Handler(), Alerts: watched, Links: linkReport, Sessions: br.ServeSessions, Browsers: br, Page: page.Handler(),
 		OwnOnly: cfg.HTTP.Discovery == "own",

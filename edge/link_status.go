@@ -14,6 +14,7 @@ import (
 	"github.com/edgebus/edgebus/broker/daemon/datadir"
 	"github.com/edgebus/edgebus/broker/daemon/metrics"
 	"github.com/edgebus/edgebus/broker/mqttserver"
+	"github.com/edgebus/edgebus/broker/views/runner"
 	"github.com/edgebus/edgebus/edge/twin"
 	"github.com/edgebus/edgebus/topics/acl"
 	"github.com/edgebus/edgebus/topics/resource"
@@ -124,7 +125,7 @@ func (l *linkState) down(err error) {
 }
 
 // linkReporter makes the link report of the core's local API.
-func linkReporter(o Options, h *hubLink, commits *metrics.Commits, rules *acl.ActiveRules, space *datadir.DiskSpace) func() resource.LinkReport {
+func linkReporter(o Options, h *hubLink, commits *metrics.Commits, rules *acl.ActiveRules, space *datadir.DiskSpace, shown *runner.Views) func() resource.LinkReport {
 	tw, br, up := h.twin, h.streams.broker, h.status
 	return func() resource.LinkReport {
 		s, l := tw.Stats(), up.now()
@@ -150,6 +151,7 @@ func linkReporter(o Options, h *hubLink, commits *metrics.Commits, rules *acl.Ac
 		}
 		r := mqttserver.LinkReport("edgecore", o.Version, br, commits, rules, space)
 		r.Hub, r.Links, r.Streams = s.Hub.Text(), []resource.Link{link}, streamReport(h)
+		r.FailingViews = shown.Failing()
 		r.Owned = &resource.Usage{
 			Keys: s.UpKeys, MaxKeys: o.Config.Limits.Node.Keys, Bytes: s.UpBytes, MaxBytes: int(o.Config.Limits.Node.Bytes),
 		}

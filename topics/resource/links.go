@@ -30,6 +30,8 @@ type LinkReport struct {
 	ForeignOrigin *ForeignOrigin `json:"foreignOrigin,omitempty"`
 	// Rules is why the present file of rules for users' own topics is not in force.
 	Rules string `json:"rules,omitempty"`
+	// FailingViews is what is wrong with views, by their names (docs/views.md).
+	FailingViews map[string]string `json:"failingViews,omitempty"`
 	// FullestQueue is the fill level of the fullest queue of this end's broker, from 0 to 1.
 	FullestQueue float64 `json:"fullestQueue,omitempty"`
 	// FullestQueueClient is the client that the fullest queue belongs to. Missed is how many messages were dropped because a session

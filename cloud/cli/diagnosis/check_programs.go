@@ -32,6 +32,9 @@ func checkPrograms(d *NodeDiagnosis, f Facts) {
 		}
 		d.addIf(r.Rules != "", MarkLook, "correct the file (auth.topics): it is read again when it changes",
 			"%s uses older rules for users' own topics than its file has now: %s", r.Program, r.Rules)
+		for _, view := range slices.Sorted(maps.Keys(r.FailingViews)) {
+			d.add(MarkLook, "is its broker there, and do its settings (views) fit? It tries again by itself", "the view %s of %s isn't well: %s", view, r.Program, r.FailingViews[view])
+		}
 		for _, store := range slices.Sorted(maps.Keys(r.FailingStores)) {
 			d.add(MarkWrong, "free space on its disk, or repair it; the program then continues by itself", "%s can't store (%s): %s", r.Program, store, r.FailingStores[store])
 		}

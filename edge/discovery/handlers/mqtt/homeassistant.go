@@ -37,11 +37,21 @@ func (h *homeAssistant) message(topic string, payload []byte) (bool, error) {
 			return false, errors.New("null is no discovery payload")
 		}
 		var err error
-		if entities, err = config.full(abbreviations).entities(component, object); err != nil {
-			return false, err
+		if full := config.full(abbreviations); !full.isOfView() {
+			if entities, err = full.entities(component, object); err != nil {
+				return false, err
+			}
 		}
 	}
 	return true, h.announce(topic, entities...)
+}
+
+// viewOrigin begins the name of the origin in what a view of ours announces: it is of Devices that there are already.
+const viewOrigin = "Edgebus "
+
+func (f configFields) isOfView() bool {
+	origin, _ := f["origin"].(map[string]any)
+	return strings.HasPrefix(configFields(origin).text("name"), viewOrigin)
 }
 
 // maxCommonMembers bounds the members that the components of a payload have in common, counted for each: a device of 200 components with 50 of them has a

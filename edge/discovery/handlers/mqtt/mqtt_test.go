@@ -153,6 +153,8 @@ func TestHomeAssistant(t *testing.T) {
 	n.retain("homeassistant/device/thermo/config", `{"dev":{"ids":"t1","name":"Thermo"},"o":{"name":"x"},"avty_t":"t1/lwt","cmps":{
 		"temp":{"p":"sensor","uniq_id":"t1_temp","stat_t":"t1","val_tpl":"{{ value_json.temperature | round(1) }}","unit_of_meas":"°C"},
 		"hum":{"p":"sensor","stat_t":"t1","val_tpl":"{{ (value_json.h * 2) }}"},"gone":{"p":"sensor"}}}`)
+	n.retain("homeassistant/switch/n1___lamp/power/config", `{"unique_id":"ours","state_topic":"a","command_topic":"b","origin":{"name":"Edgebus n1"}}`) // what views announce
+	n.retain("homeassistant/switch/n2___lamp/power/config", `{"uniq_id":"others","stat_t":"a","cmd_t":"b","o":{"name":"Edgebus n2"}}`)
 	found := n.discover("{format: homeassistant}")
 	devices := handlertest.AwaitIDs(t, found, "light/lamp", "plug7_relay", "t1_temp", "thermo/hum")
 	properties := devices[1].Properties
