@@ -155,10 +155,6 @@ func Run(ctx context.Context, o Options) (err error) {
 		return err
 	}
 
-	if shown, err = openViews(cfg, func(id broker.Identity) net.Conn { return br.Dial(id) }, twins.Retained, log); err != nil {
-		return err
-	}
-
 	// What the broker asks about topics of the tree goes through blobs, enrolment and commands to the twins.
 	commands := calls.New(calls.Options{
 		Role: topics.RoleNode, Tree: twins, Presence: twins, Limits: cfg.Limits.Commands, Log: log, NodeTime: twins.SetTime,
@@ -179,6 +175,10 @@ func Run(ctx context.Context, o Options) (err error) {
 		Store: content, Allowed: references.Allowed, Fetched: registry.Fetched, Tree: enrollment, Publish: publish, Log: log,
 	})
 	copies, asked, err := openHistory(cfg, st, twins.Namespace, blobServer, publish, log)
+	if err != nil {
+		return err
+	}
+	shown, err = openViews(cfg, func(id broker.Identity) net.Conn { return br.Dial(id) }, twins.Retained, findHistory(st, copies, twins.Namespace), log)
 	if err != nil {
 		return err
 	}

@@ -19,6 +19,7 @@ import (
 	"github.com/edgebus/edgebus/topics"
 	"github.com/edgebus/edgebus/topics/acl"
 	"github.com/edgebus/edgebus/topics/password"
+	"github.com/edgebus/edgebus/topics/sparkplug"
 )
 
 type reportFunc = func(key, format string, args ...any)
@@ -454,6 +455,18 @@ func (v Views) check(report reportFunc) {
 	checkViewTopic("views.homeAssistant.topic", h.Topic, report)
 	if strings.HasPrefix(h.Topic+"/", h.Prefix+"/") || strings.HasPrefix(h.Prefix+"/", h.Topic+"/") {
 		report("views.homeAssistant.topic", "%q and views.homeAssistant.prefix, %q: one is below the other", h.Topic, h.Prefix)
+	}
+	v.UNS.ViewPeer.check("views.uns.", report)
+	checkViewTopic("views.uns.root", v.UNS.Root, report)
+	if v.UNS.Name == "" || slices.Contains(v.UNS.Levels, "") {
+		report("views.uns.levels", "a label has no name: give each level the name of a label of Devices or Nodes, and views.uns.name as well")
+	}
+	v.Sparkplug.ViewPeer.check("views.sparkplug.", report)
+	if rule := sparkplug.CheckID(v.Sparkplug.Group); rule != "" {
+		report("views.sparkplug.group", "%q %s", v.Sparkplug.Group, rule)
+	}
+	if host := v.Sparkplug.PrimaryHost; host != "" && sparkplug.CheckID(host) != "" {
+		report("views.sparkplug.primaryHost", "%q %s", host, sparkplug.CheckID(host))
 	}
 }
 

@@ -518,6 +518,8 @@ type AlertReceiver struct {
 // Views are the views of devices for other systems.
 type Views struct {
 	HomeAssistant HomeAssistant `yaml:"homeAssistant"`
+	UNS           UNS           `yaml:"uns"`
+	Sparkplug     Sparkplug     `yaml:"sparkplug"`
 }
 
 // ViewPeer is the broker that a view speaks at.
@@ -536,6 +538,23 @@ type HomeAssistant struct {
 	ViewPeer `yaml:",inline"`
 	Prefix   string `yaml:"prefix"`
 	Topic    string `yaml:"topic"`
+}
+
+// UNS is the view that is a unified namespace.
+type UNS struct {
+	ViewPeer `yaml:",inline"`
+	Root     string   `yaml:"root"`
+	Levels   []string `yaml:"levels,flow"`
+	Name     string   `yaml:"name"`
+	JSON     bool     `yaml:"json"`
+}
+
+// Sparkplug is the view as edge nodes of Sparkplug B.
+type Sparkplug struct {
+	ViewPeer    `yaml:",inline"`
+	Group       string `yaml:"group"`
+	PrimaryHost string `yaml:"primaryHost"`
+	Aliases     bool   `yaml:"aliases"`
 }
 
 // Secret is the password, read from its file; nil: there is none.

@@ -114,7 +114,7 @@ func Run(ctx context.Context, o Options) (err error) {
 	if watched, err = openAlerts(cfg, registry, tw.Retained, func(m broker.Message) { br.Publish(m) }, log); err != nil {
 		return err
 	}
-	if shown, err = openViews(cfg, func(id broker.Identity) net.Conn { return br.Dial(id) }, tw.Retained, log); err != nil {
+	if shown, err = openViews(cfg, func(id broker.Identity) net.Conn { return br.Dial(id) }, tw.Retained, past.findOn, log); err != nil {
 		return err
 	}
 	asking = rules.New(rules.Options{

@@ -11,10 +11,22 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"strings"
 )
 
 // MaxMetrics bounds the metrics of a payload.
 const MaxMetrics = 10_000
+
+// CheckID returns what is wrong with the ID of a group, an edge node, a device or a host; empty: nothing.
+func CheckID(id string) string {
+	switch {
+	case id == "":
+		return "must not be empty"
+	case strings.ContainsAny(id, "+/#\x00"):
+		return "can't contain +, / and #"
+	}
+	return ""
+}
 
 // Payload is what a message of an edge node or to one has.
 type Payload struct {

@@ -12,6 +12,7 @@
 //	inbox.go       what the tree has published and a view was not told yet
 //	peer.go        one view at one peer: its connections, one after the other
 //	session.go     one connection of it
+//	past.go        what a Device's properties were
 //	record.go      what is on disk: which view has published where, and how many connections it had
 //	leftovers.go   what is cleared of views that were switched off, or moved to another peer
 //

@@ -160,6 +160,9 @@ func (p *peer) connect(ctx context.Context) (again bool, err error) {
 	if s.client, err = client.New(o); err != nil {
 		return false, err
 	}
+	if s.exchange.Connection.Will != nil {
+		s.client.PublishWillAtEnd()
+	}
 	running, stop := context.WithCancel(context.WithoutCancel(ctx))
 	s.stopped = running.Done()
 	ended := make(chan struct{})

@@ -14,7 +14,6 @@ import (
 	"maps"
 	"slices"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/edgebus/edgebus/broker/views"
@@ -49,17 +48,6 @@ type View struct {
 
 // New makes a view.
 func New(o Options) *View { return &View{o: o} }
-
-// CheckID returns what is wrong with a group ID or a host ID; empty: nothing.
-func CheckID(id string) string {
-	switch {
-	case id == "":
-		return "must not be empty"
-	case strings.ContainsAny(id, "+/#\x00"):
-		return "can't contain +, / and #"
-	}
-	return ""
-}
 
 const (
 	namespace     = "spBv1.0/"

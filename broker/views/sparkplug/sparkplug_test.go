@@ -399,9 +399,9 @@ func TestOnTheHubAnEdgeNodeDiesWhenItsNodeIsGone(t *testing.T) {
 }
 
 func TestWhatAnIDMayBe(t *testing.T) {
-	require.Empty(t, CheckID("Plant A"))
+	require.Empty(t, sparkplug.CheckID("Plant A"))
 	for _, id := range []string{"", "a/b", "a+", "#"} {
-		require.NotEmpty(t, CheckID(id), id)
+		require.NotEmpty(t, sparkplug.CheckID(id), id)
 	}
 }
 
