@@ -120,8 +120,10 @@ func (a *accessControl) clientID(id *Identity) error {
 	if reservedForProgram(id) {
 		return resource.Errorf(resource.Forbidden, "", "client identifiers that begin with %s belong to the views of this program", programPrefix)
 	}
-	if id.Has(topics.RoleEnroller) {
-		return resource.Errorf(resource.Forbidden, "", "the role enroller is for the hub's HTTP API, and has nothing to do here")
+	for _, role := range []topics.Role{topics.RoleEnroller, topics.RoleFollower} {
+		if id.Has(role) {
+			return resource.Errorf(resource.Forbidden, "", "the role %s is for the hub's HTTP API, and has nothing to do here", role)
+		}
 	}
 	if rest, ok := strings.CutPrefix(id.ClientID, nodePrefix); ok {
 		node, _, _ := strings.Cut(rest, "/")

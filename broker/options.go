@@ -195,13 +195,13 @@ func (u *User) validate() error {
 		return fmt.Errorf("user %q: what begins with %s is how cores sign in: a node's user has the node's name alone", u.Name, nodePrefix)
 	}
 	switch u.Role {
-	case topics.RoleMapper, topics.RoleOperator, topics.RoleViewer, topics.RoleController, topics.RoleEnroller, topics.RoleAgent, topics.RoleDiscoverer:
+	case topics.RoleMapper, topics.RoleOperator, topics.RoleViewer, topics.RoleController, topics.RoleEnroller, topics.RoleFollower, topics.RoleAgent, topics.RoleDiscoverer:
 	case topics.RoleNode:
 		if !topics.ValidName(u.Name) {
 			return fmt.Errorf("user %q: a user with the role node is named after the node: %s", u.Name, topics.NameRule())
 		}
 	default:
-		return fmt.Errorf("user %q: no role %q: node, mapper, operator, viewer, controller, enroller, agent or discoverer", u.Name, u.Role)
+		return fmt.Errorf("user %q: no role %q: node, mapper, operator, viewer, controller, enroller, follower, agent or discoverer", u.Name, u.Role)
 	}
 	if u.PasswordHash != "" {
 		if _, err := password.Parse(u.PasswordHash); err != nil {

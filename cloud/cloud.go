@@ -11,6 +11,7 @@ import (
 	"net"
 	"os"
 	"runtime/debug"
+	"slices"
 	"sync/atomic"
 
 	"github.com/rs/zerolog"
@@ -76,13 +77,20 @@ func Run(ctx context.Context, o Options) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, records.Close()) }()
+	if err := refuseCopy(records); err != nil {
+		return err
+	}
 	commits.Watch("sessions", records.Damage)
 	st, err := disk.Open(disk.Options{Journal: records, Log: log, Committed: commits.ForStore("objects")})
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, st.Close()) }()
-	identity := hubIdentity(st, cfg.Replaces)
+	former, err := readReplaced(cfg.Data.Dir)
+	if err != nil {
+		return err
+	}
+	identity := hubIdentity(st, slices.Concat(cfg.Replaces, former))
 	secrets, err := openSecretStore(ctx, cfg.Data.Dir, st, log)
 	if err != nil {
 		return err
@@ -167,7 +175,7 @@ func Run(ctx context.Context, o Options) (err error) {
 	carrier := newRules(cfg, registry, st, commands, func() *broker.Broker { return br }, log)
 	enrollment := enroll.New(enroll.Options{
 		Authority: authority, Reader: st, Writer: objects.Records(st), Watcher: st, Objects: registry.Controller("enroll"), Log: log,
-		Tree: carrier, Presence: carrier, Broker: func() enroll.Broker { return br }, Hub: identity.ID.String(),
+		Tree: carrier, Presence: carrier, Broker: func() enroll.Broker { return br }, Hub: identity.ID.String(), FormerHubs: former,
 		Mode: cfg.Auth.Enrollment, NodeLabels: cfg.Auth.NodeLabels, CheckReferences: judgeJoining(registry),
 		Reserved: isReservedName(cfg.Auth, bearer.Tokens.HasUser), Address: func() string { return hubAddress(cfg, br.Addrs()) },
 	})
@@ -220,7 +228,7 @@ func Run(ctx context.Context, o Options) (err error) {
 		Links: links, Ready: map[string]func(context.Context) error{"store": storesReady(commits)},
 		Sessions: br.ServeSessions, MaxBody: int64(cfg.Limits.Request), Watches: cfg.Limits.Watches, Blobs: blobServer.ServeHTTP, Content: content.ReadAt,
 		Enrollment: enrollment, Presence: twins, OwnOnly: cfg.HTTP.Discovery == "own",
-		Tokens: bearer.Tokens.ServeHTTP, Login: loginOptions(cfg.Auth.OIDC), Index: counted, Page: api.PageOptions{Handler: page.Handler(), Browsers: br, Provider: browserProvider(bearer.OIDC, br), Alerts: watched, Audit: recentAudit(auditLog), Diagnose: nodeDoctor(links, st, counted, twins)},
+		Tokens: bearer.Tokens.ServeHTTP, Follow: newFollowServer(cfg.Data.Dir, records, content, log), Index: counted, Page: api.PageOptions{Handler: page.Handler(), Browsers: br, Login: loginOptions(cfg.Auth.OIDC), Provider: browserProvider(bearer.OIDC, br), Alerts: watched, Audit: recentAudit(auditLog), Diagnose: nodeDoctor(links, st, counted, twins)},
 		Devices: api.DeviceServices{Rule: carrier.Request, Traces: traces, Call: commandCaller(br, commands), History: func(node string) requests.Source { return copies.Of(node) }},
 	})
 	site, err := httpserver.Listen(httpserver.Options{
@@ -273,10 +281,13 @@ func tidyMemory() {
 }
 
 // Main is the program cloudhub: it runs a hub as configured until it is told to stop, or one of the commands check,
-// backup, restore, rotate-key and take-authority, and returns the exit code.
+// backup, restore, takeover, rotate-key, take-authority and follow, and returns the exit code.
 func Main(args []string, stdout, stderr io.Writer) int {
 	if code, mine := dataProgram().Main(args, stdout, stderr); mine {
 		return code
+	}
+	if len(args) > 0 && args[0] == "follow" {
+		return followMain(args[1:], stdout, stderr)
 	}
 	health := len(args) > 0 && args[0] == "health"
 	if health {

@@ -20,7 +20,8 @@
 //	views.go        views of all nodes' Devices for other systems, such as Home Assistant
 //	devicesettings.go  which settings mappers take for Devices
 //	report.go       what is said of the links, and metrics
-//	maintenance.go  the commands check, backup and restore
+//	maintenance.go  the commands check, backup, restore and takeover
+//	follow.go       the command follow: a copy of a hub on another machine
 //
 // # Packages, in reading order
 //
@@ -37,6 +38,7 @@
 //	templates           Go templates in Fleets and Configurations
 //	render, sources     a Node's spec with each reference resolved; what the references stand for (git, HTTP, OCI)
 //	history             what the properties of devices were: a copy of what each node has
+//	follow              a hub's log copied to another machine while it is written
 //	blobs, images       large contents by digest; the images that applications name
 //	resourcesync        manifests from git, applied
 //	discovery           what nodes found: Instances, Devices, brokers

@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"maps"
 	"os"
 	"path/filepath"
@@ -18,6 +19,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/edgebus/edgebus/broker/daemon/backup"
+	"github.com/edgebus/edgebus/broker/daemon/datadir"
 	"github.com/edgebus/edgebus/broker/daemon/seal"
 	"github.com/edgebus/edgebus/broker/journal"
 	"github.com/edgebus/edgebus/broker/mqttserver"
@@ -49,6 +51,8 @@ func dataProgram() backup.Program {
 			}
 			return enroll.TakeAuthority(from, dir)
 		},
+		CheckCopy:    checkCopy,
+		TakeOver:     takeOverData,
 		RelatedFiles: []string{LogDir, seal.FileName},
 		CheckRelated: func(dir string) error {
 			return withStore(dir, func(st *disk.Store, _ *journal.Journal) error {
@@ -169,20 +173,56 @@ func surveyStore(st *disk.Store) (has string, err error) {
 	return has + fmt.Sprintf("; it is %s", resource.HubID(st.Identity())), nil
 }
 
+// replacedFile has the identities of the hubs whose copies were taken over in a data directory, a line each.
+const replacedFile = "replaced"
+
+func readReplaced(dir string) (ids []string, err error) {
+	text, err := os.ReadFile(filepath.Join(dir, replacedFile))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	ids = strings.Fields(string(text))
+	for _, id := range ids {
+		if _, err := resource.ParseHubID(id); err != nil {
+			return nil, fmt.Errorf("%s: %w; take it from a backup", filepath.Join(dir, replacedFile), err)
+		}
+	}
+	return ids, err
+}
+
 // hubIdentity is this hub's identity, which the data has, and those of the hubs that it replaces.
 func hubIdentity(st *disk.Store, replaces []string) (h twin.Hub) {
 	h.ID = resource.HubID(st.Identity())
 	for _, text := range replaces {
-		if other, err := resource.ParseHubID(text); err == nil { // it was checked with the settings
+		if other, err := resource.ParseHubID(text); err == nil { // it was checked before
 			h.Replaces = append(h.Replaces, other)
 		}
 	}
 	return h
 }
 
+// becomeAnother gives the data of a copy another identity, and notes the one that it replaces: the hub that it is of, should it come back, then
+// leaves the nodes alone that this one was connected to.
+func becomeAnother(dir string, st *disk.Store) error {
+	ids, err := readReplaced(dir)
+	if err == nil { // first: a copy whose takeover is interrupted is taken over again
+		ids = append(ids, resource.HubID(st.Identity()).String())
+		err = datadir.WriteFile(filepath.Join(dir, replacedFile), []byte(strings.Join(ids, "\n")+"\n"))
+	}
+	st.BecomeAnother()
+	return err
+}
+
 // forkData raises revisions and the versions of desired values and Secrets. The maps of cloud-owned keys get new lineages with every start
 // of the hub.
-func forkData(dir string, stamp uint32) (err error) {
+func forkData(dir string, stamp uint32) error { return fork(dir, stamp, nil) }
+
+// takeOverData is forkData for a copy of another hub.
+func takeOverData(dir string, stamp uint32) error {
+	return fork(dir, stamp, func(st *disk.Store) error { return becomeAnother(dir, st) })
+}
+
+func fork(dir string, stamp uint32, first func(*disk.Store) error) (err error) {
 	records, err := openLog(dir, zerolog.Nop(), nil, nil)
 	if err != nil {
 		return err
@@ -193,6 +233,11 @@ func forkData(dir string, stamp uint32) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, st.Close()) }()
+	if first != nil {
+		if err := first(st); err != nil {
+			return err
+		}
+	}
 	if err := records.Renew(); err != nil {
 		return err
 	}
@@ -229,7 +274,10 @@ func forkData(dir string, stamp uint32) (err error) {
 			})
 		}
 	}
-	return g.Wait()
+	if err := g.Wait(); err != nil {
+		return err
+	}
+	return journal.CopyIn(records).Detach() // last: until then the hub doesn't start on a copy
 }
 
 // forkSecret raises a Secret's generation, and with it its version: after the backup there may have been other values with the next one.

@@ -48,7 +48,7 @@ func (h *Hub) check(report reportFunc) {
 	if v := h.Auth.Authority.NodeValidity; v < leastNodeValidity {
 		report("auth.authority.nodeValidity", "%s is less than %s: a node renews its certificate when two thirds of that have passed, and is locked out if the hub can't be reached in the last third; days are sensible", v, leastNodeValidity)
 	}
-	h.Auth.check([]string{"operator", "viewer", "node", "controller", "enroller"}, byCertificate(h.MQTT, h.HTTP), report)
+	h.Auth.check([]string{"operator", "viewer", "node", "controller", "enroller", "follower"}, byCertificate(h.MQTT, h.HTTP), report)
 	h.Auth.checkNodes(report)
 	h.Auth.OIDC.check(report)
 	h.Audit.check(report)

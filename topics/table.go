@@ -38,6 +38,8 @@ const (
 	// RoleEnroller is a program of hosts that are no nodes yet: it makes EnrollmentRequests at the hub's API, reads those that it made, and
 	// may do nothing else.
 	RoleEnroller Role = "enroller"
+	// RoleFollower is a program that copies the hub's log to another machine, and may do nothing else.
+	RoleFollower Role = "follower"
 	// RoleAgent is the program that changes a node's host as its spec says.
 	RoleAgent Role = "agent"
 	// RoleDiscoverer is a program of a node that looks for what Configurations ask for, and publishes what it finds.

@@ -42,14 +42,14 @@ func (o Origin) Change() RecordChange {
 	return RecordChange{ID: originRecord, Value: append(b, o.Hash...)}
 }
 
-// Copy is a journal that has what another log has.
-type Copy struct{ journal *Journal }
+// LogCopy is a journal that has what another log has.
+type LogCopy struct{ journal *Journal }
 
 // CopyIn is the copy in a journal, which nothing else is committed to.
-func CopyIn(j *Journal) Copy { return Copy{j} }
+func CopyIn(j *Journal) LogCopy { return LogCopy{j} }
 
 // Origin says what the journal is a copy of; ok is false if it is none.
-func (c Copy) Origin() (o Origin, ok bool, err error) {
+func (c LogCopy) Origin() (o Origin, ok bool, err error) {
 	j := c.journal
 	j.places.RLock()
 	_, ok = j.index.get(originRecord)
@@ -69,14 +69,14 @@ func (c Copy) Origin() (o Origin, ok bool, err error) {
 }
 
 // Detach makes a copy a journal of its own.
-func (c Copy) Detach() error { return c.journal.Sync([]RecordChange{{ID: originRecord}}) }
+func (c LogCopy) Detach() error { return c.journal.Sync([]RecordChange{{ID: originRecord}}) }
 
 // ErrOrder is in the chain of an error of Apply for frames that don't follow what the copy has.
 var ErrOrder = errors.New("the frames don't follow what the copy has")
 
 // Apply makes frames of another journal durable, all or none, and where they end there. They are checked as at a start. What is local
 // to the other one, its compaction and its own origin, is left out. It must not be called by two at a time.
-func (c Copy) Apply(to Origin, bodies ...[]byte) error {
+func (c LogCopy) Apply(to Origin, bodies ...[]byte) error {
 	had, is, err := c.Origin()
 	if err != nil {
 		return err
@@ -115,6 +115,9 @@ func SourceOf(j *Journal) Source { return Source{j.order, j} }
 
 // Hold keeps the frames that there are until release is called, for who begins to copy them.
 func (s Source) Hold() (release func()) { return wal.NewOrdered(s.journal.log).Hold() }
+
+// Behind is about how many bytes of frames there are after a position.
+func (s Source) Behind(at ordered.Position) int64 { return wal.NewOrdered(s.journal.log).Behind(at) }
 
 // sharedLog is the log that others have as well, to which groups are appended first.
 type sharedLog struct {

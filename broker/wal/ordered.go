@@ -160,6 +160,11 @@ func (o *OrderedLog) Hold() (release func()) {
 	return o.log.unpin
 }
 
+// Behind is how many bytes of segments there are after a position.
+func (o *OrderedLog) Behind(at ordered.Position) int64 {
+	return o.log.segments.after(Position{uint64(at >> 32), int64(uint32(at))})
+}
+
 // Trim removes the segments before the one that a frame is in. The header of a new one says that they are not needed.
 func (o *OrderedLog) Trim(before ordered.Position) error {
 	needed := uint64(min(before, o.log.tail.end()) >> 32)

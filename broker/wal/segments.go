@@ -179,6 +179,23 @@ func (s *segmentList) gap() (missing uint64) {
 	return 0
 }
 
+// after is how many bytes of frames there are after a place.
+func (s *segmentList) after(at Position) (n int64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, list := range [][]segmentFile{s.retired, s.list} {
+		for _, f := range list {
+			switch {
+			case f.number > at.Segment:
+				n += f.size - HeaderSize
+			case f.number == at.Segment:
+				n += max(f.size-at.At, 0)
+			}
+		}
+	}
+	return n
+}
+
 // openSegment is the segment of which a part was read last. It is not opened again for the next part.
 type openSegment struct {
 	mu     sync.RWMutex // held while it is read, and written to change it

@@ -35,6 +35,7 @@ type access struct {
 	all         bool      // has all nodes: may do everything that only controllers don't have to themselves
 	controls    bool      // is a controller
 	enrolls     bool      // makes EnrollmentRequests and reads those that it made, and nothing else
+	follows     bool      // copies the hub's log, and does nothing else
 	acts        bool      // as a controller, see actAs: sees no more than otherwise
 	reads       bool      // may read what belongs to the user's nodes
 	readsShared bool      // may read what belongs to no node, except Secrets and the like
@@ -72,6 +73,9 @@ func accessOf(id broker.Identity) access {
 	case id.Has(topics.RoleEnroller):
 		a.role, a.enrolls = "enroller", true
 		a.rule = fmt.Sprintf("%s is an enroller (%s), which makes EnrollmentRequests, reads each that it made by its name, and may do nothing else", a.user, by)
+	case id.Has(topics.RoleFollower):
+		a.role, a.follows = "follower", true
+		a.rule = fmt.Sprintf("%s is a follower (%s), which copies the hub's log, and may do nothing else", a.user, by)
 	default:
 		a.role, a.rule = "mapper", a.user+" is a mapper (auth.users), and has nothing to do here"
 	}
@@ -241,6 +245,9 @@ var publicPaths = []string{"/healthz", "/livez", "/readyz", "/version", "/versio
 // pagePath is where the page is.
 const pagePath = "/ui/"
 
+// followPath is where the hub's log is, and what belongs to it.
+const followPath = "/log"
+
 // isPublic reports whether a request is served without authentication, or by what authenticates it itself.
 func (s *server) isPublic(r *http.Request) bool {
 	page := s.Page.Handler != nil && (strings.HasPrefix(r.URL.Path, pagePath) || r.URL.Path == "/" && strings.Contains(r.Header.Get("Accept"), "text/html"))
@@ -324,6 +331,8 @@ func (a access) mayRead(path string) bool {
 		node, one = strings.CutPrefix(path, "/doctor/")
 	}
 	switch {
+	case path == followPath || strings.HasPrefix(path, followPath+"/"):
+		return a.follows
 	case one:
 		return a.reads && a.hasNode(node)
 	case path == "/metrics" || path == "/links" || path == "/alerts":

@@ -65,8 +65,8 @@ type Options struct {
 	Page PageOptions
 	// Devices is what else there is of Devices and nodes.
 	Devices DeviceServices
-	// Login is served without authentication at /auth/oidc; nil: there is no provider.
-	Login *LoginProvider
+	// Follow serves /log, if not nil: the hub's log, to users with the role follower.
+	Follow FollowServer
 	// Content reads a part of a blob, for what nodes are to apply in the form of flightctl.
 	Content func(digest string, p []byte, offset int64) (int, error)
 	// Presence is told of nodes' own requests, if not nil: they are present by them.
@@ -93,6 +93,8 @@ type PageOptions struct {
 	Handler http.Handler
 	// Browsers serves /session and /mqtt, for people with a browser; nil: neither is served.
 	Browsers BrowserServer
+	// Login is served without authentication at /auth/oidc; nil: there is no provider.
+	Login *LoginProvider
 	// Provider signs browsers in at an OpenID Connect provider, below /auth/oidc/; nil: there is none.
 	Provider http.Handler
 	// Alerts serves /alerts: the conditions that are worth a look; nil: nobody can say.
@@ -120,6 +122,12 @@ type DeviceServices struct {
 type BrowserServer interface {
 	ServeSignIn(w http.ResponseWriter, r *http.Request) error
 	ServeWebSocket(w http.ResponseWriter, r *http.Request) error
+}
+
+// FollowServer serves what is copied to another machine.
+type FollowServer interface {
+	ServeHTTP(w http.ResponseWriter, r *http.Request) error
+	ServeBlob(w http.ResponseWriter, r *http.Request) error
 }
 
 // LoginProvider says at which OpenID Connect provider people sign in, and as which of its clients.
@@ -243,11 +251,15 @@ func (s *server) routes() http.Handler {
 		mux.Handle("/blobs", blobs)
 		mux.Handle("/blobs/", blobs)
 	}
+	if s.Follow != nil {
+		mux.Handle("GET "+followPath, authorizePath(s.answerErrors(s.Follow.ServeHTTP)))
+		mux.Handle("GET "+followPath+"/blobs/{digest}", authorizePath(s.answerErrors(s.Follow.ServeBlob)))
+	}
 	mux.Handle("GET "+loginPath, s.handle(func(w http.ResponseWriter, _ *http.Request) error {
-		if s.Login == nil {
+		if s.Page.Login == nil {
 			return statusErrorf(http.StatusNotFound, "NotFound", "this hub has no OpenID Connect provider (auth.oidc)")
 		}
-		writeJSON(w, http.StatusOK, s.Login)
+		writeJSON(w, http.StatusOK, s.Page.Login)
 		return nil
 	}))
 	s.discovery(mux)

@@ -19,7 +19,7 @@
 //	nodes               invite, approve, deny, node, authority, mapper, rollout, upgrade, artifact, blob
 //	doctor              doctor
 //	diagnosis           what doctor says, which the hub says as well: checks of facts
-//	hub                 context, kubeconfig, login, token, session, user, passwd, check, backup, restore
+//	hub                 context, kubeconfig, login, token, session, user, passwd, check, backup, restore, follow, takeover
 //	demo, newmapper     demo; new-mapper, and the templates of what it writes
 //	program             where the other programs are
 //

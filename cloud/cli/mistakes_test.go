@@ -69,7 +69,7 @@ func TestMistakesOfNewcomersAreExplained(t *testing.T) {
 		{"pub a b --server mqtt://127.0.0.1:1", exitcode.Unreachable, "Is the hub running, and is this the address of its MQTT listener"},
 		{"device add lamp2", exitcode.Misused, `required flag(s) "model", "node" not set`},
 		{"history lamp", exitcode.Misused, "edgebus history lamp PROPERTY"},
-		{"user add bob --role king --config " + file("hub.yaml", "{}"), exitcode.Misused, "it is operator, viewer, node, controller, enroller"},
+		{"user add bob --role king --config " + file("hub.yaml", "{}"), exitcode.Misused, "it is operator, viewer, node, controller, enroller, follower"},
 		{"user list --config " + filepath.Join(dir, "nothing.yaml"), exitcode.NotFound, "run this on the hub's machine"},
 		{"wait device/lamp", exitcode.Misused, "condition=TYPE"},
 	} {

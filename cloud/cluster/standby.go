@@ -47,7 +47,7 @@ func (m *Member) Stand(ctx context.Context, j *journal.Journal) error {
 // standbyRun is a member that stands by.
 type standbyRun struct {
 	m      *Member
-	into   journal.Copy
+	into   journal.LogCopy
 	frames chan received
 	idle   int  // frames that were read and say nothing
 	hurry  bool // the owner has said that it stops

@@ -61,6 +61,8 @@ type Options struct {
 	CheckReferences func(ctx context.Context, node string, labels map[string]string, labelFrom string) error
 	// Hub is the hub's identity, which is in the certificates that it makes; see nodeURI.
 	Hub string
+	// FormerHubs are those whose data this hub has taken over.
+	FormerHubs []string
 	// Address is where nodes reach the hub, host:port.
 	Address func() string
 	Log     zerolog.Logger

@@ -70,7 +70,7 @@ func nodeURI(hub, uid string) *url.URL {
 // earlierNodeRefusal says why a certificate is refused, if it is for an earlier Node of the name; empty: it is not.
 func (j *joiner) earlierNodeRefusal(node string, cert *x509.Certificate) string {
 	for _, of := range cert.URIs {
-		if of.Scheme != nodeURIScheme || of.Host != j.o.Hub {
+		if of.Scheme != nodeURIScheme || of.Host != j.o.Hub && !slices.Contains(j.o.FormerHubs, of.Host) {
 			continue
 		}
 		n, err := j.readNode(context.Background(), node)

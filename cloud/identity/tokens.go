@@ -252,9 +252,9 @@ func (t *Tokens) Create(ctx context.Context, r TokenRequest, by TokenMaker) (New
 
 func (t *Tokens) check(r TokenRequest) error {
 	switch r.Role {
-	case topics.RoleOperator, topics.RoleViewer, topics.RoleController, topics.RoleEnroller:
+	case topics.RoleOperator, topics.RoleViewer, topics.RoleController, topics.RoleEnroller, topics.RoleFollower:
 	default:
-		return resource.Errorf(resource.Invalid, "role", "%.40q is none of operator, viewer, controller and enroller", r.Role)
+		return resource.Errorf(resource.Invalid, "role", "%.40q is none of operator, viewer, controller, enroller and follower", r.Role)
 	}
 	if !topics.ValidName(r.User) {
 		return resource.Errorf(resource.Invalid, "user", "%.100q is no name of a user: %s", r.User, topics.NameRule())
@@ -262,7 +262,7 @@ func (t *Tokens) check(r TokenRequest) error {
 	if t.o.Taken(r.User) {
 		return resource.Errorf(resource.Conflict, "user", "%s is a user of auth.users or a node: the holder of a token needs a name of its own", r.User)
 	}
-	if len(r.Nodes) == 0 && r.Role != topics.RoleController && r.Role != topics.RoleEnroller {
+	if len(r.Nodes) == 0 && !slices.Contains([]topics.Role{topics.RoleController, topics.RoleEnroller, topics.RoleFollower}, r.Role) {
 		return resource.Errorf(resource.Invalid, "nodes", `say for which nodes: a list of names and patterns, "*" for all`)
 	}
 	for _, glob := range r.Nodes {

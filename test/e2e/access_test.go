@@ -409,7 +409,7 @@ func accessWorld(ctx context.Context, t *testing.T, w *harness.World) (hub, core
 	hubConfig := "mqtt:\n  tls:\n    listen: " + w.TLS + "\nauth:\n  anonymous: loopback\n  users:\n" +
 		user("ann", "operator", `, nodes: ["*"]`) + user("otto", "operator", `, nodes: [n1]`) + user("vera", "viewer", `, nodes: [n9]`) +
 		user("walt", "viewer", `, nodes: [n1]`) + user("ctl", "controller", "") +
-		user("img", "enroller", "") + user("olga", "operator", `, nodes: [n9]`) + user("n8", "node", "") + user("n9", "node", "")
+		user("img", "enroller", "") + user("standby", "follower", "") + user("olga", "operator", `, nodes: [n9]`) + user("n8", "node", "") + user("n9", "node", "")
 	require.NoError(t, os.WriteFile(filepath.Join(w.Dir, "hub.yaml"), []byte(hubConfig), 0o600))
 	dir, err := os.MkdirTemp("", "eb") // the path of a socket is short
 	require.NoError(t, err)
@@ -441,6 +441,7 @@ func accessWorld(ctx context.Context, t *testing.T, w *harness.World) (hub, core
 		{title: "another enrolling node", user: "enroll/n7", id: "enroll/r2", tls: true, roles: []topics.Role{topics.RoleEnrollee}, node: "n7"},
 		{title: "anonymous on loopback", id: "a7", roles: operator, node: "*"},
 		{title: "enroller", user: "img", id: "a9", password: true},
+		{title: "follower", user: "standby", id: "a10", password: true},
 		{title: "nobody", user: "eve", id: "a8", password: true},
 	}}
 	core = accessBroker{name: "core", address: w.Node("n1").MQTT, node: "n1", device: "lamp", clients: []accessClient{
@@ -544,6 +545,9 @@ func (c accessClient) mayCall(kind, verb string) bool {
 	if verb == "status" {
 		return role == topics.RoleController || role == topics.RoleNode && kind == "Node" && c.node == "n9"
 	}
+	if role == topics.RoleFollower {
+		return false
+	}
 	if role == topics.RoleEnroller {
 		return kind == "EnrollmentRequest" && (verb == "create" || verb == "get")
 	}
@@ -622,7 +626,8 @@ func tryAPI(ctx context.Context, t *testing.T, w *harness.World, hub accessBroke
 	node := accessClient{title: "node", user: "n9", roles: []topics.Role{topics.RoleNode}, node: "n9"}
 	another := accessClient{title: "another node", user: "n8", roles: []topics.Role{topics.RoleNode}, node: "n8"}
 	img := accessClient{title: "enroller", user: "img", roles: []topics.Role{topics.RoleEnroller}}
-	clients = append(clients, olga, node, another, img)
+	standby := accessClient{title: "follower", user: "standby", roles: []topics.Role{topics.RoleFollower}}
+	clients = append(clients, olga, node, another, img, standby)
 	page := &strings.Builder{}
 	page.WriteString("| kind |")
 	for _, c := range clients {

@@ -42,6 +42,11 @@ type Program struct {
 	// TakeAuthority gives the authority of another directory to a directory that has none, and says what it took. No program uses either.
 	// Nil: there is no command take-authority.
 	TakeAuthority func(from, dir string) (said string, err error)
+	// CheckCopy checks that a directory has a copy of another one's data that can go on in its place, and says what it has. Nil: there is no
+	// command takeover.
+	CheckCopy func(dir string) (said string, err error)
+	// TakeOver is NewLineages for a copy: the data is another's from then on.
+	TakeOver func(dir string, stamp uint32) error
 }
 
 // DataPart is one of the places where a program keeps data.
@@ -57,8 +62,8 @@ func (p Program) Main(args []string, stdout, stderr io.Writer) (code int, mine b
 	if len(args) == 0 {
 		return 0, false
 	}
-	run, known := map[string]func(*commandLine) error{"check": p.check, "backup": p.backup, "restore": p.restore, "rotate-key": p.rotate, "take-authority": p.takeAuthority}[args[0]]
-	if !known || args[0] == "rotate-key" && p.Rotate == nil || args[0] == "take-authority" && p.TakeAuthority == nil {
+	run, known := map[string]func(*commandLine) error{"check": p.check, "backup": p.backup, "restore": p.restore, "rotate-key": p.rotate, "take-authority": p.takeAuthority, "takeover": p.takeOver}[args[0]]
+	if !known || args[0] == "rotate-key" && p.Rotate == nil || args[0] == "takeover" && p.CheckCopy == nil || args[0] == "take-authority" && p.TakeAuthority == nil {
 		return 0, false
 	}
 	l, err := p.parse(args, stdout, stderr)
@@ -108,9 +113,9 @@ func (p Program) parse(args []string, stdout, stderr io.Writer) (*commandLine, e
 		return nil, err
 	}
 	switch n := flags.NArg(); {
-	case args[0] == "rotate-key" && n > 0:
+	case (args[0] == "rotate-key" || args[0] == "takeover") && n > 0:
 		return nil, fmt.Errorf("it takes no name: %s; see --help", usageLine(p.Name, args[0]))
-	case args[0] != "rotate-key" && n != 1 && !(args[0] == "check" && n == 0):
+	case args[0] != "rotate-key" && args[0] != "takeover" && n != 1 && !(args[0] == "check" && n == 0):
 		return nil, fmt.Errorf("it takes one name: %s; see --help", usageLine(p.Name, args[0]))
 	}
 	l.file = flags.Arg(0)
@@ -165,6 +170,13 @@ delete those if the old key is to open nothing.
 one of a hub that was never started: nodes then trust the new hub, and it trusts their certificates, so that
 none has to join again. The old directory may be of a format that this program doesn't read, or be what
 "tar xzf BACKUP authority" unpacks. Start only one of the two hubs then: what one revokes the other would not know.
+`,
+		"takeover": `Makes the copy that cloudhub follow keeps fit to go on in the place of the hub that it is of, as a restore does: the
+data begins a new lineage, and versions and revisions go on far above all that were ever given. What that hub acknowledged after the copy
+had it is lost, unless nodes and clients send it again; how old the copy is is said.
+
+Make sure first that the other hub is stopped and stays so: two hubs that both run would each take the nodes' word.
+It is checked before that all is there, the keys included. If it is interrupted, do it again.
 `,
 	}[command] + "\nUsage:\n  " + usageLine(program, command) + "\n\nFlags:\n"
 }
@@ -259,6 +271,32 @@ func (p Program) rotate(l *commandLine) error {
 		return err
 	}
 	fmt.Fprintln(l.out, said)
+	return nil
+}
+
+// takeOver makes a copy fit to go on.
+func (p Program) takeOver(l *commandLine) error {
+	dir, err := datadir.Open(l.dir, p.Name)
+	if err != nil {
+		return err
+	}
+	defer dir.Close()
+	said, err := p.CheckCopy(l.dir)
+	if err != nil {
+		return err
+	}
+	fmt.Fprintln(l.out, l.dir)
+	if err := p.report(l.dir, l.out); err != nil {
+		return err
+	}
+	n := restoreStamp(time.Now(), l.dir)
+	if err := datadir.WriteFile(filepath.Join(l.dir, StampFile), fmt.Appendln(nil, n)); err != nil { // before: the next attempt has a higher one
+		return err
+	}
+	if err := p.TakeOver(l.dir, n); err != nil {
+		return err
+	}
+	fmt.Fprintf(l.out, "%s\n%s can go on. Start %s, and never again the one that it was copied from: that may follow this one.\n", said, l.dir, p.Name)
 	return nil
 }
 
@@ -485,7 +523,7 @@ func (p Program) prepare(l *commandLine) error {
 	if err := p.NewLineages(fresh, n); err != nil {
 		return err
 	}
-	if err := datadir.WriteFile(filepath.Join(fresh, stampFile), fmt.Appendln(nil, n)); err != nil {
+	if err := datadir.WriteFile(filepath.Join(fresh, StampFile), fmt.Appendln(nil, n)); err != nil {
 		return err
 	}
 	return chownTo(l.dir, fresh)
@@ -522,15 +560,15 @@ func swapData(dir string, old []string, moveTo string) error {
 	return errors.Join(os.Remove(fresh), datadir.SyncDir(dir))
 }
 
-// stampFile is where a restored directory says what its stamp was.
-const stampFile = "restored"
+// StampFile is where a restored directory says what its stamp was.
+const StampFile = "restored"
 
 // restoreStamp is the upper half of versions after a restore: hours since 2025, which rise from
 // one restore to the next, and keep versions exact in a JSON number for two centuries. A
 // directory that was restored within the hour says so, and gets the next one.
 func restoreStamp(now time.Time, dir string) uint32 {
 	n := uint32(max(now.Sub(time.Date(2025, 1, 1, 0, 0, 0, 0, time.UTC))/time.Hour, 0))
-	text, err := os.ReadFile(filepath.Join(dir, stampFile))
+	text, err := os.ReadFile(filepath.Join(dir, StampFile))
 	if err != nil {
 		return n
 	}

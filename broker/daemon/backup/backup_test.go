@@ -271,7 +271,7 @@ func TestStampsRiseAndStayExact(t *testing.T) {
 	now := time.Date(2026, 11, 21, 14, 0, 0, 0, time.UTC)
 	require.Equal(t, uint32(0), restoreStamp(time.Unix(0, 0), dir), "a clock that was never set")
 	first := restoreStamp(now, dir)
-	require.NoError(t, os.WriteFile(filepath.Join(dir, stampFile), fmt.Appendln(nil, first), 0o600))
+	require.NoError(t, os.WriteFile(filepath.Join(dir, StampFile), fmt.Appendln(nil, first), 0o600))
 	require.Equal(t, first+1, restoreStamp(now, dir))
 	require.Equal(t, first+5, restoreStamp(now.Add(5*time.Hour), dir))
 	require.Less(t, uint64(restoreStamp(now.AddDate(100, 0, 0), dir))<<32, uint64(1)<<53)

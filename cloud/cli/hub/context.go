@@ -13,7 +13,7 @@ import (
 
 // Commands are those for a hub.
 func Commands() []*cobra.Command {
-	return []*cobra.Command{newContext(), newKubeconfig(), newLogin(), newToken(), newSession(), newUser(), newPasswd(), newCheck(), newBackup(), newRestore()}
+	return []*cobra.Command{newContext(), newKubeconfig(), newLogin(), newToken(), newSession(), newUser(), newPasswd(), newCheck(), newBackup(), newRestore(), newFollow(), newTakeover()}
 }
 
 func newContext() *cobra.Command {

@@ -73,7 +73,7 @@ standard error output.
 		return nil
 	}
 	cmd.Flags().StringVar(&user, "user", "", "name of the user who has the token; not one of auth.users, nor of a node")
-	cmd.Flags().StringVar(&role, "role", "", "what the user may do: operator, viewer, controller or enroller")
+	cmd.Flags().StringVar(&role, "role", "", "what the user may do: operator, viewer, controller, enroller or follower")
 	cmd.Flags().StringSliceVar(&nodes, "nodes", nil, "the user's nodes, as names and patterns: 'hall-*'; '*' for all")
 	cmd.Flags().StringVar(&ttl, "ttl", "", "for how long it is good, such as 12h or 30d; at most 1825d. Default: 90d, or until the sign-in that makes it ends")
 	for _, name := range []string{"user", "role"} {

@@ -87,7 +87,7 @@ http.tls.clientCA signs and whose common name is NAME.
 			return printUserAdded(cmd.OutOrStdout(), file, u, before, after)
 		},
 	}
-	cmd.Flags().StringVar(&role, "role", "", "what the user may do: operator, viewer, node, controller or enroller")
+	cmd.Flags().StringVar(&role, "role", "", "what the user may do: operator, viewer, node, controller, enroller or follower")
 	cmd.Flags().StringSliceVar(&u.Nodes, "nodes", nil, "the user's nodes, as names and patterns: 'hall-*'; '*' for all. An operator or viewer needs them")
 	cmd.Flags().BoolVar(&byCertificate, "certificate", false, "the user has no password, and signs in with a certificate")
 	_ = cmd.MarkFlagRequired("role")
@@ -132,7 +132,7 @@ their hashes not shown. People who sign in at an OpenID Connect provider, and to
 	return cmd
 }
 
-var userRoles = []string{"operator", "viewer", "node", "controller", "enroller"}
+var userRoles = []string{"operator", "viewer", "node", "controller", "enroller", "follower"}
 
 // userRow is a user as it is listed.
 type userRow struct {

@@ -228,6 +228,9 @@ func (s *Store) Counts() (objects map[string]int, rev uint64) {
 	return objects, snap.rev
 }
 
+// BecomeAnother gives the store another identity, which the next Fork stores. Nobody uses it yet.
+func (s *Store) BecomeAnother() { s.identity = newIdentity() }
+
 // Fork makes a store that was restored from a backup fit to go on, before anybody reads it:
 // revisions go on above all that were given since the backup, and watches from before fail with Gone. next gives the revision to go on from.
 func (s *Store) Fork(next func(rev uint64) uint64) error {
