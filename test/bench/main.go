@@ -58,6 +58,7 @@ type benchSection struct {
 
 var benchSections = []benchSection{
 	{"Durable property updates", measureDurableUpdates},
+	{"Written to disk", measureWritten},
 	{"Desired to reported", measureRoundTrip},
 	{"The broker beside mosquitto", measureBrokers},
 	{"QoS 1 to an offline durable session", measureOffline},
