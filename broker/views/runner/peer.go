@@ -7,7 +7,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 	"sync/atomic"
 	"time"
 
@@ -122,16 +121,18 @@ func timeOf(m broker.Message) time.Time {
 
 // clientOptions are those of a connection to the peer.
 func (v *View) clientOptions(o Options, node, purpose string, log zerolog.Logger) client.Options {
-	own := strings.TrimSuffix("view-"+v.Name+"-"+node, "-")
 	c := client.Options{
-		Servers: []string{cmp.Or(v.Peer.Server, ownServer)}, ClientID: cmp.Or(v.Peer.ClientID, own), User: v.Peer.User, Secret: v.Peer.Secret, TLS: v.Peer.TLS,
+		Servers: []string{cmp.Or(v.Peer.Server, ownServer)}, ClientID: v.Peer.ClientID, User: v.Peer.User, Secret: v.Peer.Secret, TLS: v.Peer.TLS,
 		Roots: v.Peer.Roots, CleanStart: true, Log: log.Level(zerolog.WarnLevel), Backoff: reconnect,
 	}
-	if v.Peer.ClientID != "" && node != "" {
-		c.ClientID += "-" + node
+	switch {
+	case v.Peer.Server == "":
+		c.ClientID, c.Dial = "view-"+v.Name, ownDial(o, v.Name)
+	case c.ClientID == "": // other nodes may be there as well
+		c.ClientID = "edgebus-" + cmp.Or(o.Node, "hub") + "-" + v.Name
 	}
-	if v.Peer.Server == "" {
-		c.ClientID, c.Dial = own, ownDial(o, v.Name)
+	if node != "" {
+		c.ClientID += "-" + node
 	}
 	c.ClientID += purpose
 	return c

@@ -45,7 +45,7 @@ type Peer struct {
 	Server   string // empty: the tree's own
 	User     string
 	Secret   func() (string, error) // the password, asked for at each connect; nil: none
-	ClientID string                 // empty: view-{name}
+	ClientID string                 // empty: edgebus-{node or hub}-{name}
 	TLS      *tls.Config
 	Roots    func() *x509.CertPool
 }
@@ -131,7 +131,7 @@ func treeIdentity(node, name string) broker.Identity {
 
 func newTreeClient(o Options, name string, log zerolog.Logger) (*client.Client, error) {
 	return client.New(client.Options{
-		Servers: []string{ownServer}, ClientID: "view-" + name + "-tree", CleanStart: true, Dial: ownDial(o, name), Log: log.Level(zerolog.WarnLevel),
+		Servers: []string{ownServer}, ClientID: "view-" + name + ".tree", CleanStart: true, Dial: ownDial(o, name), Log: log.Level(zerolog.WarnLevel),
 	})
 }
 
