@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"reflect"
 	"strings"
 	"sync"
 	"testing"
@@ -183,16 +184,21 @@ func (h *testHub) get(name string) *resource.Upgrade {
 }
 
 // until waits until the rollout of an Upgrade is as wanted.
+// until waits for as long as the upgrade gets on: how fast 500 nodes do is a matter of the machine.
 func (h *testHub) until(name string, is func(r resource.UpgradeRollout) bool) resource.UpgradeRollout {
 	h.Helper()
 	var r resource.UpgradeRollout
-	require.Eventually(h, func() bool {
-		if now := h.get(name).Status.Rollout; now != nil {
-			r = *now
+	tick := time.NewTicker(waitTimeout / 3000)
+	defer tick.Stop()
+	for changed := time.Now(); ; <-tick.C {
+		if now := h.get(name).Status.Rollout; now != nil && !reflect.DeepEqual(*now, r) {
+			r, changed = *now, time.Now()
 		}
-		return is(r)
-	}, waitTimeout, waitTimeout/10000, "%s: %+v", name, &r)
-	return r
+		if is(r) {
+			return r
+		}
+		require.Less(h, time.Since(changed), waitTimeout, "%s: %+v", name, &r)
+	}
 }
 
 func (h *testHub) orders() []store.Object {
