@@ -174,6 +174,7 @@ func (cs *clients) close() {
 	for _, c := range cs.byID {
 		c.stopTimers()
 	}
+	cs.b.wills.close()
 	for c := range cs.conns {
 		c.expel(codeShuttingDown, errStopping)
 	}
@@ -224,6 +225,7 @@ func (cs *clients) attach(h *handshake) (present bool, err error) {
 		cs.keep(cl)
 	}
 	cl.stopTimers()
+	b.wills.returned(c.ident)
 	b.wills.drop(cl.will) // of the connection before: its delay has not ended
 	cl.will = nil
 	cl.mu.Lock()
@@ -346,6 +348,7 @@ func (cs *clients) clientOf(id *Identity) *client {
 //	ended by an operator  published               ends                        other members get them
 //	identity has ended    dropped                 ends                        other members get them
 //	broker stops          published; delayed: stays with a durable session    stay with the session
+//	the same, failover    stored: published if the client doesn't come back   stay with the session
 //
 // A session that ends gives back its quotas, and its records are deleted once the messages are with others. Presence is
 // told last.
@@ -366,6 +369,12 @@ func (cs *clients) endConnection(c *conn, cause error, last bool) {
 	cl.sess.Detach(c.w)
 	lost := c.will.take()
 	cl.conn = nil
+	if lost != nil && cs.closed && cs.b.opts.Failover { // its client comes back to the broker that goes on with the journal, where it is stored
+		lost.delay = max(lost.delay, lost.grace())
+		if c.expiry == 0 {
+			lost = nil
+		}
+	}
 	if revoked := c.revoked.Load() || c.ident.Revoked != nil && c.ident.Revoked.Err() != nil; last || revoked || c.expiry == 0 {
 		cl.will = lost
 		cs.mu.Unlock()

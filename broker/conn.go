@@ -408,7 +408,21 @@ func (c *conn) read() (err error) {
 	}
 }
 
+// isAnswered reports whether a packet is one whose answer says that something holds, also after this broker's end.
+func isAnswered(first byte) bool {
+	switch first >> 4 {
+	case packets.Publish:
+		return first&0x06 != 0
+	case packets.Pubrel, packets.Subscribe, packets.Unsubscribe:
+		return true
+	}
+	return false
+}
+
 func (c *conn) handleFrame(first byte, body []byte) (err error) {
+	if owned := c.b.opts.Owned; owned != nil && isAnswered(first) && !owned() {
+		return errStopping
+	}
 	if !c.publisher.fastPublish(first, body) {
 		err = c.take(first, body)
 	}

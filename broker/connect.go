@@ -71,6 +71,9 @@ func (h *handshake) connect() error {
 		return errUnexpectedPacket
 	}
 	awaitRate(h.listener.connects, h.w.Done(), h.b.metrics.held.Inc)
+	if owned := h.b.opts.Owned; owned != nil && !owned() {
+		return errStopping
+	}
 	body = bytes.Clone(body) // the library's texts are parts of it
 	pk := packets.Packet{FixedHeader: packets.FixedHeader{Type: packets.Connect, Remaining: len(body)}}
 	err = h.accept(&pk, first, body)

@@ -42,6 +42,11 @@ type Options struct {
 	// process.
 	Journal Journal
 	Limits  Limits
+	// Owned waits until this broker's journal is known to have no other writer, before something is acknowledged that isn't stored in it. It
+	// reports false when that can't be any more. nil: nobody else writes to it.
+	Owned func() bool
+	// Failover says that another broker goes on with this one's journal when it ends: clients come back there, and their wills wait for that.
+	Failover bool
 	// Protocol is the protocol of a device, on a node's own broker; false: the node has no such device.
 	// RightsChanged must be called when that changes. nil: mappers are not restricted to their protocols.
 	Protocol func(device string) (string, bool)

@@ -127,12 +127,13 @@ func (cl *client) recordWith(w *will) journal.RecordChange {
 
 func (w *will) encode(e *session.Encoder) {
 	e.Number(uint64(w.delay / time.Second))
+	e.Number(uint64(w.keepAlive / time.Second))
 	e.Message(sessionMessage(w.message, time.Time{}))
 }
 
 // decodeWill decodes a client's will.
 func decodeWill(d *session.Decoder, id *Identity) *will {
-	w := &will{delay: time.Duration(d.Number()) * time.Second}
+	w := &will{delay: time.Duration(d.Number()) * time.Second, keepAlive: time.Duration(d.Number()) * time.Second}
 	m := d.Message()
 	w.message = Message{Topic: m.Topic, Payload: m.Payload, QoS: m.QoS, Retain: m.Retain, Props: m.Props, Publisher: id}
 	return w
@@ -350,6 +351,9 @@ func (l *journalLoad) retained(id uint64, d *session.Decoder) error {
 func (l *journalLoad) choose(c *client) {
 	if c.disconnectedAt.IsZero() {
 		c.disconnectedAt = l.now // it was connected when the broker stopped
+		if c.will != nil && l.b.opts.Failover {
+			c.will.delay = max(c.will.delay, c.will.grace())
+		}
 	}
 	c.disconnectedAt = session.RebaseTime(c.disconnectedAt, l.now)
 	byID := l.b.clients.byID
@@ -407,11 +411,10 @@ func (cs *clients) resume() {
 		}
 	}
 	for _, w := range b.wills.lost {
-		if id := b.auth.current(w.message.Publisher); id == nil {
-			b.wills.drop(w)
+		if b.opts.Failover {
+			b.wills.hold(w, func() { cs.publishLost(w) })
 		} else {
-			w.message.Publisher = id
-			b.wills.publish(w)
+			cs.publishLost(w)
 		}
 	}
 	b.wills.lost = nil
@@ -421,6 +424,18 @@ func (cs *clients) resume() {
 	for c, epoch := range cs.startAllTimers() {
 		c.expire(epoch)
 	}
+}
+
+// publishLost publishes the will of a session that ended with the previous process.
+func (cs *clients) publishLost(w *will) {
+	b := cs.b
+	id := b.auth.current(w.message.Publisher)
+	if id == nil {
+		b.wills.drop(w)
+		return
+	}
+	w.message.Publisher = id
+	b.wills.publish(w)
 }
 
 // startAllTimers starts the timers of the loaded sessions, and returns those that have expired, with their epochs.

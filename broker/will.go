@@ -15,8 +15,9 @@ import (
 type will struct {
 	message     Message
 	delay       time.Duration
-	packetBytes int    // bytes of the CONNECT that it came in, and keeps in memory
-	record      uint64 // its own record, if its session is not durable; 0: none
+	keepAlive   time.Duration // of its connection; 0: none
+	packetBytes int           // bytes of the CONNECT that it came in, and keeps in memory
+	record      uint64        // its own record, if its session is not durable; 0: none
 }
 
 // willOf is the will in a CONNECT; nil: none.
@@ -31,6 +32,7 @@ func willOf(pk *packets.Packet) *will {
 			Props: propertiesOf(&p.WillProperties),
 		},
 		delay:       time.Duration(p.WillProperties.WillDelayInterval) * time.Second,
+		keepAlive:   time.Duration(pk.Connect.Keepalive) * time.Second,
 		packetBytes: pk.FixedHeader.Remaining,
 	}
 }
@@ -72,6 +74,78 @@ type willStore struct {
 	store     *recordStore // nil: nothing outlives the process
 	admission *admission
 	lost      []*will // of sessions that ended with the previous process; to be published by Serve
+
+	mu   sync.Mutex
+	held map[string]*heldWill // of them, those whose clients may come back, by client identifier
+}
+
+// heldWill is the will of a connection that a failover cut.
+type heldWill struct {
+	will  *will
+	timer *time.Timer
+}
+
+// returnTime is how long the client of a connection without keep-alive has to come back after a failover.
+const returnTime = time.Minute
+
+// grace is how long a connection's client has to come back after a failover, before the will is published: for so long it may not have noticed.
+func (w *will) grace() time.Duration {
+	if w.keepAlive == 0 {
+		return returnTime
+	}
+	return w.keepAlive * 3 / 2
+}
+
+// hold publishes a will when its client hasn't come back in time.
+func (ws *willStore) hold(w *will, publish func()) {
+	ws.mu.Lock()
+	defer ws.mu.Unlock()
+	id := w.message.Publisher.ClientID
+	h := &heldWill{will: w}
+	h.timer = time.AfterFunc(w.grace(), func() {
+		if ws.release(id, h) {
+			publish()
+		}
+	})
+	if ws.held == nil {
+		ws.held = make(map[string]*heldWill)
+	}
+	if old := ws.held[id]; old != nil { // of an earlier connection, which this one replaced
+		old.timer.Stop()
+		ws.drop(old.will)
+	}
+	ws.held[id] = h
+}
+
+func (ws *willStore) release(id string, h *heldWill) bool {
+	ws.mu.Lock()
+	defer ws.mu.Unlock()
+	if ws.held[id] != h {
+		return false
+	}
+	delete(ws.held, id)
+	return true
+}
+
+// returned drops the will of a client that has come back.
+func (ws *willStore) returned(id *Identity) {
+	ws.mu.Lock()
+	defer ws.mu.Unlock()
+	if h := ws.held[id.ClientID]; h != nil && h.will.message.Publisher.sameUser(id) {
+		h.timer.Stop()
+		delete(ws.held, id.ClientID)
+		ws.drop(h.will)
+	}
+}
+
+// close leaves what is held to whoever opens the journal next.
+func (ws *willStore) close() {
+	ws.mu.Lock()
+	defer ws.mu.Unlock()
+	for _, h := range ws.held {
+		h.timer.Stop()
+	}
+	ws.held = nil
 }
 
 // save stores the will of a session that is not durable, so that it is published after a crash. Nothing waits for

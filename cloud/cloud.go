@@ -57,6 +57,9 @@ type Options struct {
 	Ready func(daemon.Addresses)
 	// Through has a log in front of the hub's, in tests. It may be nil.
 	Through func(ordered.Log) ordered.Log
+	// Lost is called when this hub owns the log of several hubs no more: the process must end, or begin anew, at once and without a word to
+	// anybody. It is needed with store.engine nats.
+	Lost func(error)
 }
 
 // Run runs a hub until ctx ends, and stops it in order: first HTTP and MQTT clients, then the twins, which answer
@@ -72,14 +75,12 @@ func Run(ctx context.Context, o Options) (err error) {
 	defer func() { err = errors.Join(err, dir.Close()) }()
 	metrics := metrics.New(o.Version)
 	commits := metrics.Commits()
-	records, err := openLog(cfg.Data.Dir, log, commits.ForStore("sessions"), o.Through)
+	records, shared, err := openRecords(ctx, o, metrics, commits.ForStore("sessions"))
 	if err != nil {
-		return err
+		return ignoreStop(ctx, err)
 	}
+	defer func() { err = errors.Join(err, shared.close()) }()
 	defer func() { err = errors.Join(err, records.Close()) }()
-	if err := refuseCopy(records); err != nil {
-		return err
-	}
 	commits.Watch("sessions", records.Damage)
 	st, err := disk.Open(disk.Options{Journal: records, Log: log, Committed: commits.ForStore("objects")})
 	if err != nil {
@@ -198,6 +199,7 @@ func Run(ctx context.Context, o Options) (err error) {
 	log.Info().Bool("anonymous", anonymous).Str("why", why).Msg("who comes over loopback without signing in")
 	brokerOptions.LinkQueue = &broker.LinkQueueOptions{Bytes: ruleQueueBytes, Age: cfg.Rules.Age}
 	auth := &brokerOptions.Auth
+	brokerOptions.Owned, brokerOptions.Failover = shared.owned(), shared != nil
 	if anonymous {
 		auth.Anonymous, auth.LoopbackNodes = []topics.Role{topics.RoleOperator}, true
 	}
@@ -225,7 +227,7 @@ func Run(ctx context.Context, o Options) (err error) {
 	links := linkReporter(identity.ID, twins, br, commits, topicRules, space, shown, o.Version)
 	handler := api.New(api.Options{
 		Objects: registry, Reader: st, Watcher: st, Log: log, Authenticate: br.SignIn, Metrics: metrics.Handler(), Version: o.Version,
-		Links: links, Ready: map[string]func(context.Context) error{"store": storesReady(commits)},
+		Links: links, Ready: shared.checks(commits),
 		Sessions: br.ServeSessions, MaxBody: int64(cfg.Limits.Request), Watches: cfg.Limits.Watches, Blobs: blobServer.ServeHTTP, Content: content.ReadAt,
 		Enrollment: enrollment, Presence: twins, OwnOnly: cfg.HTTP.Discovery == "own",
 		Tokens: bearer.Tokens.ServeHTTP, Follow: newFollowServer(cfg.Data.Dir, records, content, log), Index: counted, Page: api.PageOptions{Handler: page.Handler(), Browsers: br, Login: loginOptions(cfg.Auth.OIDC), Provider: browserProvider(bearer.OIDC, br), Alerts: watched, Audit: recentAudit(auditLog), Diagnose: nodeDoctor(links, st, counted, twins)},
@@ -233,7 +235,7 @@ func Run(ctx context.Context, o Options) (err error) {
 	})
 	site, err := httpserver.Listen(httpserver.Options{
 		Listen: cfg.HTTP.Listen, ListenTLS: cfg.HTTP.TLS.Listen, TLS: cfg.HTTP.TLS.Config, Limits: cfg.Limits.Limits,
-	}, log, metrics.Count(auditLog.Handler(handler)))
+	}, log, metrics.Count(auditLog.Handler(shared.guard(handler))))
 	if err != nil {
 		return errors.Join(err, br.Close(ctx))
 	}
@@ -250,8 +252,16 @@ func Run(ctx context.Context, o Options) (err error) {
 		o.Ready(daemon.Addresses{MQTT: br.Addrs(), HTTP: site.Addrs()})
 	}
 	return daemon.RunGroup(ctx, mqttserver.RunWithAudit(auditLog, twins.Run), br.Serve, site.Run, content.Run, blobServer.Run, copies.Run,
-		bearer.Tokens.Run, counted.Run, recorder.Run, enrollment.Run, traces.Run, backups.Run, guard.Run, space.Run, watched.Run, shown.Run,
+		bearer.Tokens.Run, counted.Run, recorder.Run, enrollment.Run, traces.Run, backups.Run, guard.Run, space.Run, watched.Run, shown.Run, shared.run,
 		func(ctx context.Context) error { return topicRules.Run(ctx, br.RightsChanged) }, carrier.Run, controllers, followUpgradeReports(twins, st, log))
+}
+
+// ignoreStop is no error if ctx has ended, as a hub's that stood by until then.
+func ignoreStop(ctx context.Context, err error) error {
+	if ctx.Err() != nil {
+		return nil
+	}
+	return err
 }
 
 // acceptsCertificate says whether a certificate is accepted as a node's, if its name is no user's.
@@ -281,13 +291,16 @@ func tidyMemory() {
 }
 
 // Main is the program cloudhub: it runs a hub as configured until it is told to stop, or one of the commands check,
-// backup, restore, takeover, rotate-key, take-authority and follow, and returns the exit code.
+// backup, restore, takeover, rotate-key, take-authority, follow and cluster, and returns the exit code.
 func Main(args []string, stdout, stderr io.Writer) int {
 	if code, mine := dataProgram().Main(args, stdout, stderr); mine {
 		return code
 	}
 	if len(args) > 0 && args[0] == "follow" {
 		return followMain(args[1:], stdout, stderr)
+	}
+	if len(args) > 0 && args[0] == "cluster" {
+		return clusterMain(args[1:], stdout, stderr)
 	}
 	health := len(args) > 0 && args[0] == "health"
 	if health {
@@ -313,6 +326,9 @@ func Main(args []string, stdout, stderr io.Writer) int {
 		return Run(ctx, Options{Config: cfg, Version: p.Version, Log: p.Log, Ready: func(daemon.Addresses) {
 			p.Ready()
 			tidyMemory()
+		}, Lost: func(why error) {
+			p.Log.Error().Err(why).Msg("this hub owns the log no more: all its connections end, and it begins anew, to stand by")
+			beginAnew()
 		}})
 	})
 }

@@ -55,6 +55,13 @@ func (h *Hub) check(report reportFunc) {
 	h.Alerts.check(report)
 	h.Views.check(report)
 	h.Tracing.check(report)
+	if h.Store.Engine == "nats" && len(h.Store.NATS.Servers) == 0 {
+		report("store.nats.servers", "is missing: with store.engine nats the log is on NATS servers, such as [nats://n1:4222]")
+	}
+	if s := h.Store.NATS.Silence; s < leastSilence {
+		report("store.nats.silence", "%s is less than %s: hubs would take the log from each other whenever the servers are busy", s, leastSilence)
+	}
+	h.Store.NATS.TLS.check("store.nats.tls.", report)
 	for i, u := range h.Auth.Users {
 		if u.Local != "" {
 			report(fmt.Sprintf("auth.users[%d].local", i), "user %q: a hub has no Unix socket; this is for cores", u.Name)
@@ -100,6 +107,9 @@ func (c *Core) check(report reportFunc) {
 	c.Auth.check([]string{"operator", "viewer", "mapper", "agent", "discoverer"}, byCertificate(c.MQTT.MQTT, c.HTTP), report)
 	checkLimits(c.Limits.Limits, report)
 }
+
+// leastSilence is what the servers may take for an append now and then, on disks that are busy.
+const leastSilence = 500 * time.Millisecond
 
 // leastNodeValidity is the shortest life of a node's certificate: in its last third the hub may be restarted, or the network be away for a while, and
 // a clock may be wrong by some minutes, before the node is locked out.

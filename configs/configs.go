@@ -29,6 +29,7 @@ type Hub struct {
 	Listen   string         `yaml:"listen" oneof:"loopback public"`
 	Hub      HubAddress     `yaml:"hub"`
 	Data     Data           `yaml:"data"`
+	Store    HubStore       `yaml:"store"`
 	Replaces []string       `yaml:"replaces" is:"hubID"`
 	MQTT     MQTT           `yaml:"mqtt"`
 	HTTP     HTTP           `yaml:"http"`
@@ -43,6 +44,25 @@ type Hub struct {
 	Tracing  Tracing        `yaml:"tracing"`
 	Limits   HubLimits      `yaml:"limits"`
 	Insecure bool           `yaml:"insecure"`
+}
+
+// HubStore says where the hub's log is.
+type HubStore struct {
+	Engine string  `yaml:"engine" oneof:"files nats"`
+	NATS   HubNATS `yaml:"nats"`
+}
+
+// HubNATS is the log of several hubs, which NATS servers replicate.
+type HubNATS struct {
+	Servers     []string      `yaml:"servers" is:"natsServer"`
+	Stream      string        `yaml:"stream" is:"stream"`
+	Replicas    int           `yaml:"replicas" min:"1"`
+	Name        string        `yaml:"name"`
+	Credentials string        `yaml:"credentials"`
+	TLS         TLSClient     `yaml:"tls"`
+	Monitor     []string      `yaml:"monitor" is:"monitor"`
+	Silence     time.Duration `yaml:"silence" min:"1"`
+	Keep        time.Duration `yaml:"keep" min:"1"`
 }
 
 // Core is what edgecore can be told. core.yaml says what each setting means.

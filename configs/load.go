@@ -132,7 +132,9 @@ func commandUsage(program string) string {
 	}
 	join, take := "", ""
 	if program == "cloudhub" {
-		take = "  cloudhub take-authority DIRECTORY   give the authority of a stopped hub to one that is new, so that no node has to join again\n"
+		take = "  cloudhub take-authority DIRECTORY   give the authority of a stopped hub to one that is new, so that no node has to join again\n" +
+			"  cloudhub cluster init              make the log of several hubs, with this one's data\n" +
+			"  cloudhub cluster join BACKUP       make a new hub one of them, with a backup of one that is\n"
 	}
 	if program == "edgecore" {
 		join = "  edgecore join HUB --token TOKEN    join a hub, as edgebus invite prints it\n"

@@ -20,6 +20,8 @@ import (
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
+const streamLetters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_"
+
 // textRules are what the tag "is" of a setting demands of its text, or of each text of a list.
 var textRules = map[string]func(text string) error{
 	"name": makeRule(topics.ValidName, "is no name: use a-z, 0-9, and - or . in between"),
@@ -55,7 +57,16 @@ var textRules = map[string]func(text string) error{
 		n, err := strconv.ParseUint(s, 10, 16)
 		return err == nil && n > 0
 	}, "is no port, 1 to 65535"),
-	"host":   checkHost,
+	"host": checkHost,
+	"natsServer": makeRule(func(s string) bool {
+		u, err := url.Parse(s)
+		return err == nil && (u.Scheme == "nats" || u.Scheme == "tls") && u.Host != "" && u.User == nil
+	}, "is no address of a NATS server: write nats://host:4222, or tls:// for TLS alone, and who signs in into credentials"),
+	"stream": makeRule(func(s string) bool { return s != "" && strings.Trim(s, streamLetters) == "" && len(s) <= 64 }, "is no name of a stream: use letters, digits, - and _"),
+	"monitor": makeRule(func(s string) bool {
+		u, err := url.Parse(s)
+		return err == nil && (u.Scheme == "http" || u.Scheme == "https") && u.Host != ""
+	}, "is no monitoring address of a NATS server, such as http://host:8222"),
 	"origin": makeRule(isOrigin, "is no origin: http:// or https://, a host in lower case and, if it isn't the usual one, a port, such as https://app.example.com"),
 	"label": func(s string) error {
 		key, value, ok := strings.Cut(s, "=")

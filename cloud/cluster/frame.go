@@ -16,7 +16,7 @@ import (
 const (
 	kindTake    = 1 // the writer owns the log from here on; its name
 	kindCommit  = 2 // a group of the journal
-	kindIdle    = 3 // the owner is there
+	kindIdle    = 3 // the owner is there; its name
 	kindRelease = 4 // the owner stops: nobody need wait until it has been silent for long
 )
 

@@ -26,9 +26,11 @@ type Options struct {
 	Silence time.Duration // after which others take the log
 	// Lost is called once, when another one owns the log or this hub can't keep what is in it: nothing may be answered any more, and nothing that
 	// waits for a commit is. It must not block.
-	Lost   func(error)
-	Logger zerolog.Logger
-	Clock  func() time.Duration // nil: the host's
+	Lost func(error)
+	// MayTake says why this hub must not own the log as things are; nil: it always may.
+	MayTake func(context.Context) error
+	Logger  zerolog.Logger
+	Clock   func() time.Duration // nil: the host's
 
 	ablation leftOut // in tests
 }
@@ -292,7 +294,7 @@ func (m *Member) beHeard(every time.Duration) error {
 	if m.o.Clock()-m.sent < every {
 		return nil
 	}
-	return m.append(kindIdle, nil)
+	return m.append(kindIdle, []byte(m.o.Name))
 }
 
 // Release tells the others that this hub stops, for as long as ctx.

@@ -49,8 +49,9 @@ type standbyRun struct {
 	m      *Member
 	into   journal.LogCopy
 	frames chan received
-	idle   int  // frames that were read and say nothing
-	hurry  bool // the owner has said that it stops
+	idle   int    // frames that were read and say nothing
+	hurry  bool   // the owner has said that it stops
+	barred string // why this hub may not take the log
 }
 
 type received struct {
@@ -123,10 +124,11 @@ func (s *standbyRun) apply(f received) error {
 		}
 		s.hurry = false
 		switch one.kind {
-		case kindTake:
-			name := string(one.body)
-			s.m.owner.Store(&name)
-			s.m.o.Logger.Info().Str("owner", name).Uint64("epoch", f.Epoch).Msg("another hub owns the log; this one stands by")
+		case kindTake, kindIdle:
+			if name := string(one.body); name != s.m.Owner() {
+				s.m.owner.Store(&name)
+				s.m.o.Logger.Info().Str("owner", name).Uint64("epoch", f.Epoch).Msg("another hub owns the log; this one stands by")
+			}
 		case kindCommit:
 			bodies, size = append(bodies, one.body), size+len(one.body)
 		case kindRelease:
@@ -174,6 +176,9 @@ func explainReadError(err error) error {
 // take takes the log if nobody has appended since.
 func (s *standbyRun) take() (took bool, err error) {
 	m := s.m
+	if s.isBarred() {
+		return false, nil
+	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.o.ablation == takesUnread {
@@ -194,4 +199,19 @@ func (s *standbyRun) take() (took bool, err error) {
 	m.state.Store(int32(stateOwner))
 	m.o.Logger.Info().Uint64("epoch", m.mark.Epoch).Uint64("position", uint64(m.mark.At)).Msg("this hub owns the log")
 	return true, nil
+}
+
+// isBarred asks whether this hub may own the log, and logs why not, once for each reason.
+func (s *standbyRun) isBarred() bool {
+	why := ""
+	if ask := s.m.o.MayTake; ask != nil {
+		if err := ask(s.m.ctx); err != nil {
+			why = err.Error()
+		}
+	}
+	if why != "" && why != s.barred {
+		s.m.o.Logger.Error().Str("why", why).Msg("nobody owns the log, and this hub can't: it stands by until that is mended")
+	}
+	s.barred = why
+	return why != ""
 }

@@ -17,6 +17,7 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -70,6 +71,13 @@ type Log struct {
 	mu    sync.Mutex
 	told  uint64        // the highest position that an owner told of
 	grown chan struct{} // closed when it rises; nil: nobody waits
+	has   map[string]Reader
+}
+
+// Reader is who reads the log, as it told itself.
+type Reader struct {
+	At   ordered.Position // up to where it has all that is in the log
+	When time.Time        // when it told so
 }
 
 var _ ordered.Log = (*Log)(nil)
@@ -78,6 +86,9 @@ func (o *Options) subject() string { return "edgebus.log." + o.Stream }
 
 // hints is the subject on which who has appended says so. A lost one costs a poll.
 func (o *Options) hints() string { return "edgebus.end." + o.Stream }
+
+// readers is the subject on which who reads the log says how far it is.
+func (o *Options) readers() string { return "edgebus.at." + o.Stream }
 
 func (o *Options) connect(ctx context.Context) (*nats.Conn, error) {
 	o.setDefaults()
@@ -120,16 +131,62 @@ func Open(ctx context.Context, o Options) (*Log, error) {
 	if err != nil {
 		return nil, err
 	}
-	l := &Log{o: o, conn: conn}
-	if _, err := conn.Subscribe(o.hints(), l.hint); err != nil {
-		conn.Close()
-		return nil, err
+	l := &Log{o: o, conn: conn, has: make(map[string]Reader)}
+	_, err = conn.Subscribe(o.hints(), l.hint)
+	if err == nil {
+		_, err = conn.Subscribe(o.readers(), l.heard)
 	}
-	if err := l.open(ctx); err != nil {
+	if err == nil {
+		err = l.open(ctx)
+	}
+	if err == nil && conn.MaxPayload() < MinPayload {
+		err = fmt.Errorf("the log's servers take messages of %d bytes at most: set max_payload to 1MB", conn.MaxPayload())
+	}
+	if err != nil {
 		conn.Close()
 		return nil, err
 	}
 	return l, nil
+}
+
+// MinPayload is the least that servers must take as a message.
+const MinPayload = 600 << 10
+
+// Tell tells the others how far a hub is in the log.
+func (l *Log) Tell(name string, at ordered.Position) {
+	text, _ := json.Marshal(map[string]any{"name": name, "at": at})
+	_ = l.conn.Publish(l.o.readers(), text) // it is told again
+}
+
+func (l *Log) heard(m *nats.Msg) {
+	var said struct {
+		Name string           `json:"name"`
+		At   ordered.Position `json:"at"`
+	}
+	if json.Unmarshal(m.Data, &said) == nil && said.Name != "" {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		l.has[said.Name] = Reader{said.At, time.Now()}
+	}
+}
+
+// Readers are those who have told how far they are.
+func (l *Log) Readers() map[string]Reader {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return maps.Clone(l.has)
+}
+
+// Check asks whether the stream is as it must be. That it doesn't answer is no error.
+func (l *Log) Check(ctx context.Context) error {
+	i, err := l.info(ctx)
+	if err != nil {
+		return nil //nolint:nilerr // who can't ask can't append either
+	}
+	if wrong := i.Config.wrong(l.o); len(wrong) > 0 {
+		return fmt.Errorf("the stream %s can't be the hubs' log: %s", l.o.Stream, strings.Join(wrong, "; "))
+	}
+	return nil
 }
 
 func (l *Log) open(ctx context.Context) error {

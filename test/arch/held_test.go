@@ -27,6 +27,7 @@ var boundedStructures = map[string]string{
 	"router.routes":                   "a cache of a bounded number",
 	"mergedSubscriptions.identifiers": "limits.session.state: filters",
 	"willStore.lost":                  "limits.session.state: wills, by client.weighWill",
+	"willStore.held":                  "wills of lost, until their clients are back or their time is over",
 	"publisher.aliases":               "limits.session.state: topic aliases",
 	"Inbound.byID":                    "limits.session.state: 144 bytes for each QoS 2 publish without PUBREL",
 	"inboundPublish.acks":             "maxRepetitions",

@@ -1,0 +1,411 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cloud
+
+import (
+	"cmp"
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
+	"github.com/rs/zerolog"
+
+	"github.com/edgebus/edgebus/broker/daemon"
+	"github.com/edgebus/edgebus/broker/daemon/datadir"
+	"github.com/edgebus/edgebus/broker/daemon/httpserver"
+	"github.com/edgebus/edgebus/broker/daemon/metrics"
+	"github.com/edgebus/edgebus/broker/journal"
+	"github.com/edgebus/edgebus/broker/ordered"
+	"github.com/edgebus/edgebus/broker/sealed"
+	"github.com/edgebus/edgebus/cloud/cluster"
+	"github.com/edgebus/edgebus/cloud/jetstream"
+	"github.com/edgebus/edgebus/configs"
+)
+
+// ClusterKeyFile has the key that seals the log of several hubs, in the data directory of each.
+const ClusterKeyFile = "cluster.key"
+
+// sharedLog is the log of several hubs, which this one owns.
+type sharedLog struct {
+	cfg    configs.HubNATS
+	log    zerolog.Logger
+	member *cluster.Member
+	engine *jetstream.Log
+	name   string
+}
+
+// openRecords opens the hub's log. With a log of several hubs it returns when this one owns it, and stands by until then.
+func openRecords(ctx context.Context, o Options, m metrics.Registry, committed func(time.Duration, int, error)) (*journal.Journal, *sharedLog, error) {
+	dir := o.Config.Data.Dir
+	if o.Config.Store.Engine != "nats" {
+		records, err := openLog(dir, o.Log, committed, o.Through)
+		if err != nil {
+			return nil, nil, err
+		}
+		if err := refuseCopy(records); err != nil {
+			return nil, nil, errors.Join(err, records.Close())
+		}
+		return records, nil, nil
+	}
+	key, err := sealed.LoadKey(filepath.Join(dir, ClusterKeyFile))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil, fmt.Errorf("%s is of no cluster: `cloudhub cluster init` makes one with its data, and `cloudhub cluster join BACKUP` makes this hub one of another's", dir)
+	}
+	if err != nil {
+		return nil, nil, err
+	}
+	s := &sharedLog{cfg: o.Config.Store.NATS, log: o.Log, name: hubName(o.Config.Store.NATS)}
+	page, err := s.standByPage(o, m)
+	if err != nil {
+		return nil, nil, err
+	}
+	serving, stop := context.WithCancel(ctx)
+	served := make(chan error, 1)
+	go func() { served <- page.Run(serving) }()
+	if o.Ready != nil {
+		o.Ready(daemon.Addresses{HTTP: page.Addrs()}) // it is ready to stand by
+	}
+	records, err := s.own(ctx, o, key, m, committed)
+	stop()
+	if err := errors.Join(err, <-served); err != nil {
+		return nil, nil, errors.Join(err, s.close())
+	}
+	return records, s, nil
+}
+
+func hubName(c configs.HubNATS) string {
+	host, _ := os.Hostname() // without one hubs have the same name
+	return cmp.Or(c.Name, host, "hub")
+}
+
+func engineOptions(c configs.HubNATS, log zerolog.Logger) (o jetstream.Options, err error) {
+	o = jetstream.Options{Servers: c.Servers, Stream: c.Stream, Name: hubName(c), Credentials: c.Credentials, Replicas: c.Replicas, Log: log}
+	if c.TLS != (configs.TLSClient{}) {
+		var settings *tls.Config
+		settings, err = c.TLS.Config()
+		o.TLS = settings
+	}
+	return o, err
+}
+
+// own stands by until this hub owns the log.
+func (s *sharedLog) own(ctx context.Context, o Options, key sealed.Key, m metrics.Registry, committed func(time.Duration, int, error)) (*journal.Journal, error) {
+	eo, err := engineOptions(s.cfg, s.log)
+	if err == nil {
+		s.engine, err = jetstream.Open(ctx, eo)
+	}
+	if err != nil {
+		return nil, err
+	}
+	if len(s.cfg.Monitor) == 0 {
+		s.log.Warn().Msg("nobody can be asked whether the log's servers sync what they acknowledge: set store.nats.monitor, and sync_interval: always on each server")
+	}
+	if err := s.check(ctx); err != nil {
+		return nil, err
+	}
+	s.member = cluster.New(cluster.Options{Log: s.engine, Key: key, Name: s.name, Silence: s.cfg.Silence, Lost: o.Lost, MayTake: s.check, Logger: s.log})
+	s.register(m)
+	jo := logOptions(o.Config.Data.Dir)
+	jo.Log, jo.Shared = s.log, s.member.Commit
+	jo.Committed = func(took time.Duration, commits int, err error) {
+		if errors.Is(err, ordered.ErrUnknown) { // it is in the log, and not here: nobody is told anything
+			s.member.Lose(err)
+			select {}
+		}
+		committed(took, commits, err)
+	}
+	records, err := journal.Open(jo)
+	if err != nil {
+		return nil, err
+	}
+	telling, stop := context.WithCancel(ctx)
+	defer stop()
+	go s.tell(telling)
+	if err := s.member.Stand(ctx, records); err != nil {
+		return nil, errors.Join(err, records.Close())
+	}
+	return records, nil
+}
+
+// check asks the servers whether they keep what they acknowledge.
+func (s *sharedLog) check(ctx context.Context) error {
+	ctx, stop := context.WithTimeout(ctx, checkTime)
+	defer stop()
+	return errors.Join(s.engine.Check(ctx), jetstream.CheckServers(ctx, http.DefaultClient, s.cfg.Monitor))
+}
+
+const (
+	checkTime = time.Second
+	tellEvery = 10 * time.Second
+	trimSlack = 1000 // frames that are kept in any case
+)
+
+// tell tells the other hubs how far this one is.
+func (s *sharedLog) tell(ctx context.Context) {
+	for {
+		s.engine.Tell(s.name, s.member.At())
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(tellEvery):
+		}
+	}
+}
+
+// run has the others hear of this hub, and gives up frames that all have, until ctx ends.
+func (s *sharedLog) run(ctx context.Context) error {
+	if s == nil {
+		<-ctx.Done()
+		return nil
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- s.member.Run(ctx) }()
+	go s.tell(ctx)
+	tick := time.NewTicker(time.Minute)
+	defer tick.Stop()
+	past := pastPositions{keep: s.cfg.Keep}
+	for {
+		select {
+		case err := <-ended:
+			return err
+		case now := <-tick.C:
+			if before := past.trimmable(now, s.member.At(), s.others()); before > 0 {
+				if err := s.engine.Trim(before); err != nil {
+					s.log.Warn().Err(err).Msg("the log could not be trimmed; trying again in a minute")
+				}
+			}
+		}
+	}
+}
+
+func (s *sharedLog) others() map[string]jetstream.Reader {
+	all := s.engine.Readers()
+	delete(all, s.name)
+	return all
+}
+
+// pastPositions are where the log ended, a minute each.
+type pastPositions struct {
+	keep time.Duration
+	list []struct {
+		when time.Time
+		at   ordered.Position
+	}
+}
+
+// trimmable is the position before which frames are old, and are had by each hub that was heard since; 0: there is none, or no other hub.
+func (p *pastPositions) trimmable(now time.Time, at ordered.Position, others map[string]jetstream.Reader) (before ordered.Position) {
+	p.list = append(p.list, struct {
+		when time.Time
+		at   ordered.Position
+	}{now, at})
+	old := 0
+	for old < len(p.list) && now.Sub(p.list[old].when) >= p.keep {
+		before = p.list[old].at
+		old++
+	}
+	p.list = slices.Delete(p.list, 0, max(old-1, 0))
+	heard := 0
+	for _, r := range others {
+		if now.Sub(r.When) < p.keep {
+			before, heard = min(before, r.At), heard+1
+		}
+	}
+	if heard == 0 || before <= trimSlack {
+		return 0
+	}
+	return before - trimSlack
+}
+
+// close hands the log over, and ends the connection to it.
+func (s *sharedLog) close() error {
+	if s == nil || s.engine == nil {
+		return nil
+	}
+	if s.member != nil {
+		ctx, stop := context.WithTimeout(context.Background(), checkTime)
+		defer stop()
+		s.member.Release(ctx)
+		_ = s.member.Close()
+	}
+	return s.engine.Close()
+}
+
+// owned waits until whatever is acknowledged is also what another hub would say; nil: there is none.
+func (s *sharedLog) owned() func() bool {
+	if s == nil {
+		return nil
+	}
+	return s.member.AwaitOwned
+}
+
+// checks are those of /readyz.
+func (s *sharedLog) checks(commits *metrics.Commits) map[string]func(context.Context) error {
+	all := map[string]func(context.Context) error{"store": storesReady(commits)}
+	if s != nil {
+		all["log"] = s.ready
+	}
+	return all
+}
+
+// ready is why the hub must not be sent anybody.
+func (s *sharedLog) ready(context.Context) error {
+	if s.member.Owns() {
+		return nil
+	}
+	return fmt.Errorf("the log has not answered for %s", s.member.Silent().Round(100*time.Millisecond))
+}
+
+// guard answers requests only while the log is this hub's: another one may have told somebody something newer.
+func (s *sharedLog) guard(h http.Handler) http.Handler {
+	if s == nil {
+		return h
+	}
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if s.member.Owns() || slices.Contains(alwaysServed, r.URL.Path) {
+			h.ServeHTTP(w, r)
+			return
+		}
+		refuse(w, "the log of the hubs doesn't answer; nothing is read or written meanwhile")
+	})
+}
+
+// alwaysServed are paths that say how a hub is.
+var alwaysServed = []string{"/livez", "/readyz", "/healthz", "/metrics", "/version"}
+
+func refuse(w http.ResponseWriter, why string) {
+	w.Header().Set("Retry-After", "1")
+	http.Error(w, why, http.StatusServiceUnavailable)
+}
+
+// standByPage is what is served over HTTP by a hub that stands by. MQTT's ports are closed. With certificates of the hub's own authority that of HTTPS is, too.
+func (s *sharedLog) standByPage(o Options, m metrics.Registry) (*httpserver.Server, error) {
+	c := o.Config.HTTP
+	ho := httpserver.Options{Listen: c.Listen, Limits: o.Config.Limits.Limits}
+	if c.TLS.Cert != "" {
+		ho.ListenTLS, ho.TLS = c.TLS.Listen, c.TLS.Config
+	}
+	mux := http.NewServeMux()
+	alive := func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "ok\n") }
+	mux.HandleFunc("GET /livez", alive)
+	mux.HandleFunc("GET /healthz", alive)
+	mux.Handle("GET /metrics", m.Handler())
+	mux.HandleFunc("/", func(w http.ResponseWriter, _ *http.Request) {
+		owner := "nobody yet"
+		if s.member != nil {
+			owner = cmp.Or(s.member.Owner(), owner)
+		}
+		refuse(w, "standby of "+owner)
+	})
+	return httpserver.Listen(ho, o.Log, mux)
+}
+
+func (s *sharedLog) register(m metrics.Registry) {
+	f := promauto.With(m)
+	gauge := func(name, help string, value func() float64) {
+		f.NewGaugeFunc(prometheus.GaugeOpts{Namespace: "edgebus", Subsystem: "cluster", Name: name, Help: help}, value)
+	}
+	gauge("owner", "1 when the log of the hubs is this one's, 0 when it stands by.", func() float64 {
+		if s.member.Owns() {
+			return 1
+		}
+		return 0
+	})
+	gauge("position", "Up to where this hub has what is in the log.", func() float64 { return float64(s.member.At()) })
+	gauge("silent_seconds", "For how long nothing was read of the log or appended to it.", func() float64 { return s.member.Silent().Seconds() })
+}
+
+// clusterMain runs `cloudhub cluster init` and `cloudhub cluster join`.
+func clusterMain(args []string, stdout, stderr io.Writer) int {
+	what := ""
+	if len(args) > 0 {
+		what = args[0]
+	}
+	switch what {
+	case "init":
+		cfg, done, err := configs.Parse[configs.Hub]("cloudhub", daemon.Version(), args[1:], stdout)
+		if err == nil && !done {
+			err = initCluster(context.Background(), cfg, configs.Logger(stderr, cfg.Log), stdout)
+		}
+		if err != nil {
+			fmt.Fprintln(stderr, "cloudhub cluster init:", err)
+			return 1
+		}
+		return 0
+	case "join":
+		p := dataProgram()
+		p.NewLineages = func(dir string, _ uint32) error { return checkJoining(dir) }
+		code, _ := p.Main(append([]string{"restore"}, args[1:]...), stdout, stderr)
+		return code
+	}
+	fmt.Fprintln(stderr, "cloudhub cluster: say init, which makes the log of several hubs with this one's data, or join BACKUP, with a backup of one of them")
+	return 2
+}
+
+// initCluster makes the log of several hubs. It begins with what this hub has, which the others join with.
+func initCluster(ctx context.Context, cfg configs.Hub, log zerolog.Logger, out io.Writer) (err error) {
+	if cfg.Store.Engine != "nats" {
+		return errors.New("store.engine is files: set it to nats, with store.nats.servers")
+	}
+	dir, err := datadir.Open(cfg.Data.Dir, "cloudhub")
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, dir.Close()) }()
+	records, err := openLog(cfg.Data.Dir, log, nil, nil)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, records.Close()) }()
+	if _, is, err := journal.CopyIn(records).Origin(); is || err != nil {
+		return errors.Join(err, fmt.Errorf("%s is of a cluster already", cfg.Data.Dir))
+	}
+	file := filepath.Join(cfg.Data.Dir, ClusterKeyFile)
+	if err := sealed.NewKey().Write(file); err != nil && !errors.Is(err, fs.ErrExist) {
+		return err
+	}
+	eo, err := engineOptions(cfg.Store.NATS, log)
+	if err != nil {
+		return err
+	}
+	if err := jetstream.CheckServers(ctx, http.DefaultClient, cfg.Store.NATS.Monitor); err != nil {
+		return err
+	}
+	id, err := jetstream.Create(ctx, eo)
+	if err != nil {
+		return fmt.Errorf("%w. If it is left from an attempt that failed, and no hub uses it: nats stream rm %s", err, eo.Stream)
+	}
+	if err := records.Sync([]journal.RecordChange{journal.Origin{Log: id}.Change()}); err != nil {
+		return err
+	}
+	fmt.Fprintf(out, "The stream %s is the log of the hubs, sealed with %s. Start this hub; then make a backup of it (cloudhub backup FILE), and on each other host: cloudhub cluster join FILE\n", eo.Stream, file)
+	return nil
+}
+
+// checkJoining refuses a backup of a hub that is in no cluster: two hubs would go on with it.
+func checkJoining(dir string) (err error) {
+	if _, err := sealed.LoadKey(filepath.Join(dir, ClusterKeyFile)); err != nil {
+		return fmt.Errorf("the backup is of no hub of a cluster (%w): make one of a hub after `cloudhub cluster init`", err)
+	}
+	o := logOptions(dir)
+	o.ReadOnly = true
+	records, err := journal.Open(o)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, records.Close()) }()
+	if _, is, err := journal.CopyIn(records).Origin(); !is || err != nil {
+		return errors.Join(err, errors.New("the backup is of no hub of a cluster: make one of a hub after `cloudhub cluster init`"))
+	}
+	return nil
+}
