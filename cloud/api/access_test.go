@@ -662,3 +662,31 @@ func TestTheAuditLogIsForOperatorsOfAllNodes(t *testing.T) {
 	}
 	require.Equal(t, 404, h.do("GET", "/audit", "", "As", "boss").code, "this one keeps none")
 }
+
+// What a Rule carries out on a node is for the node's operators, and a path that no Rule has is nobody's.
+func TestRequestsByARuleAreForOperatorsOfTheNode(t *testing.T) {
+	h := newHub(t, func(o *hubOptions) {
+		o.Authenticate = authenticateByHeader
+		o.Devices.Rule = func(r *http.Request) (string, func(http.ResponseWriter, *http.Request) error) {
+			node, rest, _ := strings.Cut(strings.TrimPrefix(r.URL.Path, "/"), "/")
+			if rest != "default/test" {
+				return "", nil
+			}
+			return node, func(w http.ResponseWriter, _ *http.Request) error {
+				writeText(w, http.StatusAccepted, "done")
+				return nil
+			}
+		}
+	})
+	for _, c := range []struct {
+		as, node string
+		code     int
+	}{
+		{"boss", "n1", 202}, {"boss", "n9", 202}, {"ann", "n1", 202}, {"ann", "plant-a", 202}, {"ann", "n2", 403}, {"vic", "n1", 403}, {"eve", "n1", 403},
+		{"img", "n1", 403}, {"map", "n1", 403}, {"n1", "n1", 403}, {"nobody", "n1", 401},
+	} {
+		require.Equal(t, c.code, h.do("POST", "/"+c.node+"/default/test", "x", "As", c.as).code, "%s %s", c.as, c.node)
+	}
+	require.Equal(t, 404, h.do("POST", "/n1/default/other", "x", "As", "boss").code)
+	require.Equal(t, 403, h.do("POST", "/n1/default/test", "x", "As", "boss", "Origin", "https://elsewhere.example", "Sec-Fetch-Site", "cross-site").code, "another site's page")
+}

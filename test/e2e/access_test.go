@@ -74,7 +74,7 @@ var accessValues = map[topics.Kind]string{
 
 // accessTopics are all rows of the contract, and the topics outside it.
 func accessTopics(b accessBroker) (rows []accessTopic) {
-	names := strings.NewReplacer("{secret}", "default.wifi", "{device}", b.device, "{property}", "power", "{mapper}", "virtual", "{name}", "reset", "{call}", "c1",
+	names := strings.NewReplacer("{secret}", "default.wifi", "{rule}", "default.my-rule", "{device}", b.device, "{property}", "power", "{mapper}", "virtual", "{name}", "reset", "{call}", "c1",
 		"{request}", "r1", "{part}", "0", "{configuration}", "usb", "{instance}", "usb-1", "#", "x")
 	for _, t := range topics.Table() {
 		payload, ok := accessValues[t.Kind]
@@ -250,7 +250,7 @@ func (b accessBroker) tryRow(t *testing.T, c accessClient, row accessTopic) (pub
 
 // accessOtherwise are the rows where a publish that is allowed is refused for what it says: the link's and enrolment's
 // messages are no such, and nobody waits for the answer.
-var accessOtherwise = []topics.Kind{topics.KindSyncUp, topics.KindParts, topics.KindClock, topics.KindEnroll, topics.KindBlobGet, topics.KindAnswer, topics.KindHistory, topics.KindHistoryCopy}
+var accessOtherwise = []topics.Kind{topics.KindSyncUp, topics.KindParts, topics.KindClock, topics.KindEnroll, topics.KindBlobGet, topics.KindAnswer, topics.KindRuleAnswer, topics.KindHistory, topics.KindHistoryCopy}
 
 // tryOldClient publishes, with MQTT 3.1.1, to every topic that the client may not publish to. Each is refused on the client's
 // own topic of refusals.
