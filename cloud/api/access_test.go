@@ -682,8 +682,17 @@ func TestRequestsByARuleAreForOperatorsOfTheNode(t *testing.T) {
 		as, node string
 		code     int
 	}{
-		{"boss", "n1", 202}, {"boss", "n9", 202}, {"ann", "n1", 202}, {"ann", "plant-a", 202}, {"ann", "n2", 403}, {"vic", "n1", 403}, {"eve", "n1", 403},
-		{"img", "n1", 403}, {"map", "n1", 403}, {"n1", "n1", 403}, {"nobody", "n1", 401},
+		{"boss", "n1", 202},
+		{"boss", "n9", 202},
+		{"ann", "n1", 202},
+		{"ann", "plant-a", 202},
+		{"ann", "n2", 403},
+		{"vic", "n1", 403},
+		{"eve", "n1", 403},
+		{"img", "n1", 403},
+		{"map", "n1", 403},
+		{"n1", "n1", 403},
+		{"nobody", "n1", 401},
 	} {
 		require.Equal(t, c.code, h.do("POST", "/"+c.node+"/default/test", "x", "As", c.as).code, "%s %s", c.as, c.node)
 	}

@@ -79,8 +79,11 @@ func TestARequestGoesToAPortThatIsListedAndToNoOther(t *testing.T) {
 	require.Equal(t, []string{"default/r"}, a.Header["X-Rule"])
 	require.NotContains(t, a.Header, "Set-Cookie")
 	for _, request := range []resource.RuleRequest{
-		{Port: other, Method: "GET", Path: "/"}, {Port: 0, Method: "GET", Path: "/"},
-		{Port: port, Method: "GET", Path: "@127.0.0.1:" + strconv.Itoa(other) + "/"}, {Port: port, Method: "G T", Path: "/"}, {Port: port, Method: "GET", Path: ""},
+		{Port: other, Method: "GET", Path: "/"},
+		{Port: 0, Method: "GET", Path: "/"},
+		{Port: port, Method: "GET", Path: "@127.0.0.1:" + strconv.Itoa(other) + "/"},
+		{Port: port, Method: "G T", Path: "/"},
+		{Port: port, Method: "GET", Path: ""},
 	} {
 		a, _ := doRequest(t, r, request, "", 10)
 		require.Contains(t, []resource.ErrorKind{resource.Forbidden, resource.Invalid}, a.Code, request.Path)
