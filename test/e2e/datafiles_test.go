@@ -202,7 +202,7 @@ mosquitto_sub -p $HUB_PORT -V 5 -x 3600 -c -i keeper -q 1 -t queue/# -E`)
 		s.sh(t, "edgebus apply -f node-"+half+".yaml --server $HUB")
 		require.NoError(t, s.Run(t.Context(), "agent", s.agentLine(filepath.Join(s.Dir, "agent"), filepath.Join(s.Dir, "root")), ""))
 		s.Eventually(stand.WaitTimeout, func() error {
-			return s.shell(t.Context(), `grep -q "banner `+half+`" root/etc/motd && edgeagent status --data-dir agent | grep -q 'applied: *[0-9]' && ! edgeagent status --data-dir agent | grep -q 'doing'`)
+			return s.shell(t.Context(), `grep -q "banner `+half+`" root/etc/motd && edgeagent status --data-dir agent | grep -q 'applied: *[0-9]' && ! edgeagent status --data-dir agent | grep -q '^updating:'`)
 		})
 	}
 	s.sh(t, dataMaker+"half first")
