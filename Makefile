@@ -83,6 +83,10 @@ chaos: needs $(TOOLS)/gotestsum build ## break links, kill programs and cut powe
 		-count=1 -timeout $$((20 + (ROUNDS + CLOCK_ROUNDS) / 2))m ./test/chaos || status=$$?; \
 		cat .out/chaos.txt 2>/dev/null || true; exit $$status
 
+.PHONY: chaos-cluster
+chaos-cluster: needs $(TOOLS)/gotestsum $(TOOLS)/nats-server build ## kill, pause and stop hubs of a cluster and the servers of its log, ROUNDS times (SEED repeats a run)
+	@CLUSTER_ROUNDS=$(ROUNDS) $(STAGE) chaos-cluster $(GOTESTSUM) --jsonfile .out/chaos-cluster.json -- -count=1 -timeout $$((10 + ROUNDS))m -run ThreeHubsAreOne ./test/e2e
+
 .PHONY: fuzz
 fuzz: ## run every fuzz target for FUZZTIME
 	@$(STAGE) fuzz scripts/fuzz.sh $(FUZZTIME)

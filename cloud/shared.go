@@ -52,7 +52,11 @@ func openRecords(ctx context.Context, o Options, m metrics.Registry, committed f
 		if err != nil {
 			return nil, nil, err
 		}
-		if err := refuseCopy(records); err != nil {
+		err = refuseCopy(records)
+		if _, missing := os.Stat(filepath.Join(dir, ClusterKeyFile)); err != nil && missing == nil {
+			err = fmt.Errorf("%s is the data of a hub of a cluster, and store.engine is files: set it to nats. To begin a hub of its own with the data, make a backup and restore that", dir)
+		}
+		if err != nil {
 			return nil, nil, errors.Join(err, records.Close())
 		}
 		return records, nil, nil
