@@ -213,6 +213,10 @@ func (b *releaseBuild) stage(tree *packageTree, p programPackage, arch, format s
 	}
 	unit, err := b.unit(p.program)
 	tree.write("/usr/lib/systemd/system/"+p.program+".service", "", unit, 0o644)
+	if err == nil && p.program == "cloudhub" { // for another machine than a hub's; nobody starts it but its administrator
+		unit, err = b.unit("edgebus-follow")
+		tree.write("/usr/lib/systemd/system/edgebus-follow.service", "", unit, 0o644)
+	}
 	return err
 }
 

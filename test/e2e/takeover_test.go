@@ -85,8 +85,10 @@ func newStandby(t *testing.T) standbyHost {
 }
 
 func (s standbyHost) follow(args ...string) []string {
-	return append([]string{filepath.Join(s.Bin, "edgebus"), "follow", "--data-dir", s.dir, "--server", "http://" + s.Hub.HTTP,
-		"--user", "standby", "--password-file", filepath.Join(s.Dir, "password")}, args...)
+	return append([]string{
+		filepath.Join(s.Bin, "edgebus"), "follow", "--data-dir", s.dir, "--server", "http://" + s.Hub.HTTP,
+		"--user", "standby", "--password-file", filepath.Join(s.Dir, "password"),
+	}, args...)
 }
 
 func (s standbyHost) run(args ...string) (string, error) {
@@ -195,6 +197,22 @@ func TestACopyGoesOnInThePlaceOfAHubThatIsKilled(t *testing.T) {
 	out, err := s.run(s.follow("--status", "--within", "30s")...)
 	require.NoError(t, err, out)
 	before := s.devicesRevision()
+	s.Create("apiVersion: edgebus.io/v1alpha1\nkind: Node\nmetadata: {name: n9}\n")
+	out, err = s.run(filepath.Join(s.Bin, "edgebus"), "node", "revoke", "n9", "--server", "http://"+s.Hub.HTTP)
+	require.NoError(t, err, out)
+	s.Eventually(stand.WaitTimeout, func() error {
+		if text, _ := os.ReadFile(filepath.Join(s.dir, "authority", "revoked.json")); !strings.Contains(string(text), `"n9"`) {
+			return fmt.Errorf("the revocation isn't in the copy: %s", text)
+		}
+		return nil
+	})
+	revoked := time.Now()
+	s.Eventually(stand.WaitTimeout, func() error {
+		if c := s.state(); c.AsOf.Before(revoked) {
+			return fmt.Errorf("%+v", c)
+		}
+		return nil
+	})
 
 	require.NoError(t, s.Crash("hub"))
 	die()
@@ -214,6 +232,7 @@ func TestACopyGoesOnInThePlaceOfAHubThatIsKilled(t *testing.T) {
 	out, err = s.run(filepath.Join(s.Bin, "edgebus"), "takeover", s.dir)
 	require.NoError(t, err, out)
 	require.Contains(t, out, "The copy has all that the hub had at ")
+	require.Contains(t, out, "1 revoked nodes")
 	require.NoError(t, s.Start(t.Context(), "hub", "--data-dir", s.dir))
 
 	// Nodes.
@@ -263,6 +282,16 @@ func TestACopyGoesOnInThePlaceOfAHubThatIsKilled(t *testing.T) {
 	out, err = again.run(again.follow("--once")...)
 	require.NoError(t, err, out)
 	require.True(t, again.state().Whole)
+	out, err = again.run(filepath.Join(s.Bin, "edgebus"), "takeover", again.dir)
+	require.Error(t, err)
+	require.Contains(t, out, "1.key", "what is missing is named")
+	for _, name := range []string{"restored", "replaced"} { // they came with the log
+		hubs, err := os.ReadFile(filepath.Join(s.dir, name))
+		require.NoError(t, err)
+		theirs, err := os.ReadFile(filepath.Join(again.dir, name))
+		require.NoError(t, err)
+		require.Equal(t, string(hubs), string(theirs), "nothing is changed")
+	}
 
 	// The old hub comes back at its address: it is another hub now, changes nothing on the nodes, and says why.
 	require.NoError(t, s.Term("hub"))
