@@ -64,7 +64,7 @@ func restoreView(name string, settings json.RawMessage) (v runner.View, err erro
 		}
 		return homeAssistantView(h)
 	case unifiedNamespace:
-		var u configs.UNS
+		var u configs.UnifiedNamespace
 		if err := json.Unmarshal(settings, &u); err != nil {
 			return v, err
 		}
@@ -99,7 +99,7 @@ func homeAssistantView(h configs.HomeAssistant) (runner.View, error) {
 	}, err
 }
 
-func unsView(u configs.UNS) (runner.View, error) {
+func unsView(u configs.UnifiedNamespace) (runner.View, error) {
 	settings, err := json.Marshal(u)
 	if err != nil {
 		return runner.View{}, err

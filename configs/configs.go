@@ -537,9 +537,9 @@ type AlertReceiver struct {
 
 // Views are the views of devices for other systems.
 type Views struct {
-	HomeAssistant HomeAssistant `yaml:"homeAssistant"`
-	UNS           UNS           `yaml:"uns"`
-	Sparkplug     Sparkplug     `yaml:"sparkplug"`
+	HomeAssistant HomeAssistant    `yaml:"homeAssistant"`
+	UNS           UnifiedNamespace `yaml:"uns"`
+	Sparkplug     Sparkplug        `yaml:"sparkplug"`
 }
 
 // ViewPeer is the broker that a view speaks at.
@@ -560,8 +560,8 @@ type HomeAssistant struct {
 	Topic    string `yaml:"topic"`
 }
 
-// UNS is the view that is a unified namespace.
-type UNS struct {
+// UnifiedNamespace is the view that is a unified namespace.
+type UnifiedNamespace struct {
 	ViewPeer `yaml:",inline"`
 	Root     string   `yaml:"root"`
 	Levels   []string `yaml:"levels,flow"`

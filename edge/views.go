@@ -66,7 +66,7 @@ func restoreView(name string, settings json.RawMessage, node string) (v runner.V
 		}
 		return homeAssistantView(h, node)
 	case unifiedNamespace:
-		var u configs.UNS
+		var u configs.UnifiedNamespace
 		if err := json.Unmarshal(settings, &u); err != nil {
 			return v, err
 		}
@@ -101,7 +101,7 @@ func homeAssistantView(h configs.HomeAssistant, node string) (runner.View, error
 	}, err
 }
 
-func unsView(u configs.UNS, node string) (runner.View, error) {
+func unsView(u configs.UnifiedNamespace, node string) (runner.View, error) {
 	settings, err := json.Marshal(u)
 	if err != nil {
 		return runner.View{}, err
