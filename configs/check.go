@@ -340,6 +340,9 @@ func (a Auth) check(roles []string, byCertificate bool, report reportFunc) {
 			report(at+"name", "%q is listed twice", u.Name)
 		}
 		seen[u.Name] = true
+		if strings.HasPrefix(u.Name, "view-") {
+			report(at+"name", "%q: users whose names begin with view- are the views of this program", u.Name)
+		}
 		if name, isNode := strings.CutPrefix(u.Name, "node/"); isNode {
 			report(at+"name", "%q: a node's user has the node's name alone: write %q", u.Name, name)
 		} else if u.Role == "node" && u.Name != "" && !topics.ValidName(u.Name) {

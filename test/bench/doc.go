@@ -24,6 +24,7 @@
 //	victims.go        clients that behave, for neighbours.go and attacks.go
 //	neighbours.go     what they notice of floods
 //	pages.go          what they notice of open pages
+//	views.go          what a view costs a hub
 //	attacks.go        what they notice of whoever holds one credential, or none
 //	hubmemory.go      what a reported key costs a hub
 //	objects.go        a hundred thousand Devices (objectsdata.go, objectsload.go; objectsstore.go: the store by itself)

@@ -76,6 +76,7 @@ var benchSections = []benchSection{
 	{"Polls", measurePolls},
 	{"The past", measurePast},
 	{"The past of many nodes", measurePastOfMany},
+	{"Views", measureViews},
 	{"Footprint", measureFootprint},
 }
 
