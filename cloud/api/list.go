@@ -320,7 +320,15 @@ func (l *lister) collect(r *request, opts store.ListOptions, sel selector) ([]st
 		opts.Limit = max(limit, selectPage)
 	}
 	var objects []store.Object
+	var mayMatch []bool // the objects of a page, by all but their statuses
+	if !sel.empty() {
+		opts.StatusOf = func(o store.Object) bool {
+			mayMatch = append(mayMatch, sel.mayMatch(o))
+			return mayMatch[len(mayMatch)-1]
+		}
+	}
 	for {
+		mayMatch = mayMatch[:0]
 		page, err := l.reader.List(r.Context(), r.key.Kind, opts)
 		if err != nil {
 			return nil, listMeta{}, r.about("", err)
@@ -330,6 +338,9 @@ func (l *lister) collect(r *request, opts store.ListOptions, sel selector) ([]st
 			objects = make([]store.Object, 0, len(page.Items))
 		}
 		for i, stored := range page.Items {
+			if i < len(mayMatch) && !mayMatch[i] {
+				continue
+			}
 			if matches, err := l.encoder.matches(sel, stored); err != nil {
 				return nil, meta, err
 			} else if !matches {
@@ -466,6 +477,22 @@ func (s selector) empty() bool { return s.labels.Empty() && len(s.fields) == 0 &
 // namesOnly reports whether the selector looks at names and namespaces only, which never change.
 func (s selector) namesOnly() bool {
 	return s.has == nil && s.labels.Empty() && !slices.ContainsFunc(s.fields, func(t fieldTerm) bool { return s.kind.Fields[t.field] != nil })
+}
+
+// mayMatch reports whether an object without its status may be chosen: to read all statuses is most of the work of a list. What can't be read
+// may, so that it is told.
+func (sel selector) mayMatch(o store.Object) bool {
+	if !sel.labels.Empty() {
+		if matches, ok := selectedBy(sel.labels, sel.terms, o.Data); ok && !matches {
+			return false
+		}
+	}
+	for _, t := range sel.fields {
+		if strings.HasPrefix(t.field, "spec.") && !sel.kind.Sealed && !t.mayMatch(o) {
+			return false
+		}
+	}
+	return sel.has == nil || sel.has(o)
 }
 
 // matches reports whether an object is selected. It decodes no more of it than it must.

@@ -72,6 +72,8 @@ type ListOptions struct {
 	Rev   uint64
 	// DataOnly leaves out statuses, some of which are derived for whoever reads them.
 	DataOnly bool
+	// StatusOf chooses whose statuses are read, by objects without them, in their order; nil: everybody's.
+	StatusOf func(Object) bool
 	// Reader is who reads page by page: the revisions of one reader don't push out those of others.
 	Reader string
 }

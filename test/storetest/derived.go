@@ -92,6 +92,9 @@ func testDerivedReopen(t *testing.T, e *storeEnv) {
 			require.NotEmpty(t, o.Data)
 			require.Nil(t, o.Status)
 		}
+		for _, o := range e.list(store.ListOptions{StatusOf: func(o store.Object) bool { return o.Status != nil }}).Items {
+			require.Nil(t, o.Status)
+		}
 		behind := e.watch(last)
 		require.Zero(t, count.Load(), "nobody has read a status")
 		behind.Close()
@@ -100,6 +103,7 @@ func testDerivedReopen(t *testing.T, e *storeEnv) {
 		lamp := page.Items[1]
 		require.GreaterOrEqual(t, lamp.Rev, last)
 		require.Equal(t, "{derived 2 of {1} {stored}}", string(lamp.Status))
+		require.Equal(t, lamp, e.list(store.ListOptions{StatusOf: func(o store.Object) bool { return o.Name == "lamp" }}).Items[1])
 		got, err := e.Get(testContext(), lamp.Key)
 		require.NoError(t, err)
 		require.Equal(t, lamp, got, "one revision has one content")

@@ -28,13 +28,15 @@ func (s *Store) List(ctx context.Context, kind string, opts store.ListOptions) (
 }
 
 func (t *table) page(kind string, opts store.ListOptions) (p store.Page) {
-	object := (*objectVersion).object
-	if opts.DataOnly {
-		object = (*objectVersion).dataOnly
+	object := func(e *objectVersion) store.Object {
+		if o := e.dataOnly(kind); opts.DataOnly || opts.StatusOf != nil && !opts.StatusOf(o) {
+			return o
+		}
+		return e.object(kind)
 	}
 	if opts.Name != "" {
 		if e := t.get(opts.Namespace, opts.Name); e != nil {
-			p.Items = []store.Object{object(e, kind)}
+			p.Items = []store.Object{object(e)}
 		}
 		return p
 	}
@@ -56,7 +58,7 @@ func (t *table) page(kind string, opts store.ListOptions) (p store.Page) {
 	}
 	p.Items = make([]store.Object, 0, n)
 	t.from(first, name, func(e *objectVersion) bool {
-		p.Items = append(p.Items, object(e, kind))
+		p.Items = append(p.Items, object(e))
 		return len(p.Items) < n
 	})
 	return p
