@@ -175,7 +175,7 @@ var contractTable = [...]Topic{
 	{KindDesiredAll, "devices/{device}/desired", OwnerCloud, 1, false, "Values", []Role{RoleOperator}, noRoles, "several desired values in one commit; null clears a value"},
 	{KindReportedAll, "devices/{device}/reported", OwnerEdge, 1, false, "Values", []Role{RoleMapper}, noRoles, "several reported values in one commit; null clears a value"},
 	{KindBridge, "bridge/#", OwnerNone, 1, false, "bytes", []Role{RoleNode}, peopleRoles, "users' own topics that bridge rules and Rules send from the node"},
-	{KindRuleSource, "rules/{rule}", OwnerCloud, 1, true, "RuleSource", noRoles, peopleRoles, "a topic of the node's broker whose messages a Rule has it forward to the hub, by the Rule's namespace and name: default.my-rule"},
+	{KindRuleSource, "rules/{rule}", OwnerCloud, 1, true, "RuleSource", noRoles, peopleRoles, "the topics of the node's broker whose messages a Rule has it forward to the hub, by the Rule's namespace and name: default.my-rule"},
 	{KindRuleRequest, "rules/requests", OwnerNone, 1, false, "bytes", []Role{RoleHub}, []Role{RoleNode}, "what a Rule has the node do: publish a message on its broker, or send a request to a service of its host"},
 	{KindRuleAnswer, "rules/answers/{request}", OwnerNone, 1, false, "bytes", []Role{RoleNode}, []Role{RoleHub}, "the response topic of such requests"},
 	{KindSyncUp, "sync/up", OwnerNone, 1, false, "Link", []Role{RoleNode}, []Role{RoleHub}, "the link: messages from the core"},

@@ -356,6 +356,10 @@ func authorizePath(next http.Handler) http.Handler {
 // authorizeRule serves a request that a Rule carries out on a node to the operators of that node.
 func authorizeRule(w http.ResponseWriter, r *http.Request, node string, serve func(http.ResponseWriter, *http.Request) error) error {
 	a := accessIn(r.Context())
+	// A service may do something for a GET, too, which no other check keeps from other sites' pages.
+	if from := r.Header.Get("Sec-Fetch-Site"); from != "" && from != "same-origin" && from != "none" {
+		return statusErrorf(http.StatusForbidden, "Forbidden", "requests by a Rule are not for pages of other sites")
+	}
 	if !a.writes || !a.hasNode(node) {
 		return statusErrorf(http.StatusForbidden, "Forbidden", "User %q cannot send requests to node %s by a Rule, which is for its operators: %s", a.user, node, a.rule)
 	}

@@ -697,5 +697,7 @@ func TestRequestsByARuleAreForOperatorsOfTheNode(t *testing.T) {
 		require.Equal(t, c.code, h.do("POST", "/"+c.node+"/default/test", "x", "As", c.as).code, "%s %s", c.as, c.node)
 	}
 	require.Equal(t, 404, h.do("POST", "/n1/default/other", "x", "As", "boss").code)
-	require.Equal(t, 403, h.do("POST", "/n1/default/test", "x", "As", "boss", "Origin", "https://elsewhere.example", "Sec-Fetch-Site", "cross-site").code, "another site's page")
+	for _, method := range []string{"POST", "GET"} {
+		require.Equal(t, 403, h.do(method, "/n1/default/test", "", "As", "boss", "Origin", "https://elsewhere.example", "Sec-Fetch-Site", "cross-site").code, "another site's page")
+	}
 }

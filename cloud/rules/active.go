@@ -5,6 +5,7 @@ package rules
 import (
 	"cmp"
 	"net/url"
+	"slices"
 	"strings"
 	"time"
 
@@ -23,9 +24,10 @@ type activeRule struct {
 	path []string
 
 	// Of an eventbus source.
-	node, topic string
-	filter      string // of its messages on the hub; empty: it has no eventbus source
-	url         string // that they are sent to
+	node    string
+	topics  []string
+	filters []string // of its messages on the hub
+	url     string   // that they are sent to
 
 	// The target of requests: a topic, or a port and a path.
 	target     string
@@ -40,8 +42,10 @@ func newActiveRule(r *resource.Rule, source, target *resource.RuleEndpoint) *act
 		a.created = *at
 	}
 	if a.from == resource.EndpointEventBus {
-		a.node, a.topic, a.url = r.Spec.SourceResource[resource.RuleNode], r.Spec.SourceResource[resource.RuleTopic], r.Spec.TargetResource[resource.RuleURL]
-		a.filter = topics.Address{Node: a.node, Kind: topics.KindBridge, Name: a.topic}.String()
+		a.node, a.topics, a.url = r.Spec.SourceResource[resource.RuleNode], r.SourceTopics(), r.Spec.TargetResource[resource.RuleURL]
+		for _, topic := range a.topics {
+			a.filters = append(a.filters, topics.Address{Node: a.node, Kind: topics.KindBridge, Name: topic}.String())
+		}
 		return a
 	}
 	a.path = strings.Split(strings.Trim(r.Spec.SourceResource[resource.RulePath], "/"), "/")
@@ -141,7 +145,7 @@ func (e *Engine) rulesOf(topic string) (list []*activeRule) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	for _, a := range e.active {
-		if a.filter == topic {
+		if slices.Contains(a.filters, topic) {
 			list = append(list, a)
 		}
 	}

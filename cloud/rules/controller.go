@@ -167,7 +167,7 @@ func (e *Engine) order(ctx context.Context, rule store.Key, active *activeRule) 
 		_, err := e.o.Writer.Delete(ctx, key, 0)
 		return store.IgnoreNotFound(err)
 	}
-	data, err := json.Marshal(Order{active.node, resource.RuleSource{Topic: active.topic}})
+	data, err := json.Marshal(Order{active.node, resource.RuleSource{Topics: active.topics}})
 	switch {
 	case err != nil:
 		return err

@@ -12,12 +12,14 @@ import (
 	"net/http"
 	"net/url"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/edgebus/edgebus/broker"
 	"github.com/edgebus/edgebus/cloud/store"
+	"github.com/edgebus/edgebus/topics"
 	"github.com/edgebus/edgebus/topics/backoff"
 )
 
@@ -177,7 +179,7 @@ func (s *ruleSender) hasMessages() bool {
 
 // rule is the Rule by which a message is sent; nil: it is gone, or is another one.
 func (s *ruleSender) rule(m *takenMessage) *activeRule {
-	if a := s.e.activeOf(s.key); a != nil && a.filter == m.Topic {
+	if a := s.e.activeOf(s.key); a != nil && slices.Contains(a.filters, m.Topic) {
 		return a
 	}
 	return nil
@@ -213,7 +215,7 @@ func (e *Engine) post(ctx context.Context, rule *activeRule, m *takenMessage) er
 	}
 	r.Header.Set("Content-Type", cmp.Or(m.Props.ContentType, "application/octet-stream"))
 	r.Header.Set("NodeName", rule.node)
-	r.Header.Set("Edgebus-Topic", url.PathEscape(rule.topic))
+	r.Header.Set("Edgebus-Topic", url.PathEscape(strings.TrimPrefix(m.Topic, topics.TopicOf(rule.node, "bridge/"))))
 	r.Header.Set(HeaderRule, rule.name())
 	res, err := e.client.Do(r)
 	if failed := (*url.Error)(nil); errors.As(err, &failed) { // its path may be a secret

@@ -125,8 +125,8 @@ func (e *Engine) keep() error {
 	e.mu.Lock()
 	filters := make(map[string]bool)
 	for _, r := range e.active {
-		if r.filter != "" {
-			filters[r.filter] = true
+		for _, f := range r.filters {
+			filters[f] = true
 		}
 	}
 	e.mu.Unlock()

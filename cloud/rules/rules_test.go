@@ -441,11 +441,13 @@ func TestAServerGetsANodesMessagesInOrderAndNoOtherWaitsForIt(t *testing.T) {
 	for i := range 4 {
 		g.comesUp("t", fmt.Sprint(i))
 	}
-	g.comesUp("other", "x") // no Rule names it
-	g.eventually(func() bool { return quick.taken() == "0 1 2 3" && slow.taken() == "0 1 2 3" }, "both have all")
+	g.comesUp("other", "x")     // no Rule names it
+	g.comesUp("default/t", "4") // as KubeEdge's programs publish
+	g.eventually(func() bool { return quick.taken() == "0 1 2 3 4" && slow.taken() == "0 1 2 3 4" }, "both have all")
+	require.Equal(t, "default%2Ft", quick.last.Get("Edgebus-Topic"))
 	require.Equal(t, "default/quick", quick.last.Get("Edgebus-Rule"))
 	require.Equal(t, "n1", quick.last.Get("NodeName"))
-	g.eventually(func() bool { return g.status(one).SuccessMessages == 4 }, "counted")
+	g.eventually(func() bool { return g.status(one).SuccessMessages == 5 }, "counted")
 	require.Zero(t, g.status(one).FailMessages)
 	require.Contains(t, strings.Join(g.status(one).Errors, ""), "503")
 	require.Positive(t, g.broker.LinkQueue().Stats().Messages, "they wait for the third")
@@ -485,7 +487,7 @@ func TestANodeIsToldWhichOfItsTopicsARuleWants(t *testing.T) {
 	require.NoError(t, err)
 	node, at, value, err := Documents(o)
 	require.NoError(t, err)
-	require.Equal(t, []string{"n1", "rules/default.r", `{"topic":"a/b"}`}, []string{node, at, string(value)})
+	require.Equal(t, []string{"n1", "rules/default.r", `{"topics":["a/b","default/a/b"]}`}, []string{node, at, string(value)})
 	require.NoError(t, objects.Update(t.Context(), g.objects, key, func(r *resource.Rule) error {
 		r.Spec.SourceResource["topic"] = "c"
 		return nil
@@ -494,7 +496,7 @@ func TestANodeIsToldWhichOfItsTopicsARuleWants(t *testing.T) {
 	require.NoError(t, err)
 	o, err = g.store.Get(t.Context(), record)
 	require.NoError(t, err)
-	require.True(t, bytes.Contains(o.Data, []byte(`"topic":"c"`)), string(o.Data))
+	require.True(t, bytes.Contains(o.Data, []byte(`"topics":["c","default/c"]`)), string(o.Data))
 	require.NoError(t, g.objects.Delete(t.Context(), store.Key{Kind: resource.KindRuleEndpoint, Namespace: "default", Name: "rest"}))
 	_, err = g.reconcile(t.Context(), key)
 	require.NoError(t, err)

@@ -173,8 +173,11 @@ func (r *Rules) Wanted() (list []string) {
 	for page := next(100); len(page) > 0; page = next(100) {
 		for _, m := range page {
 			var source resource.RuleSource
-			if json.Unmarshal(m.Payload, &source) == nil && topics.CheckTopic(source.Topic) == nil && !topics.IsTree(source.Topic) {
-				list = append(list, source.Topic)
+			_ = json.Unmarshal(m.Payload, &source) // what can't be read is nothing
+			for _, topic := range source.Topics {
+				if topics.CheckTopic(topic) == nil && !topics.IsTree(topic) {
+					list = append(list, topic)
+				}
 			}
 		}
 	}

@@ -131,8 +131,8 @@ func TestAMessageIsAnsweredWhenTheBrokerHasStoredIt(t *testing.T) {
 // What the hub says is wanted is taken only if it is a topic of users' own.
 func TestNoTopicOfTheBusIsForwardedForARule(t *testing.T) {
 	pages := [][]broker.Message{
-		{{Payload: []byte(`{"topic":"a/b"}`)}, {Payload: []byte(`{"topic":"v1/nodes/n1/spec"}`)}, {Payload: []byte(`{"topic":"#"}`)}},
-		{{Payload: []byte(`{"topic":"c"}`)}, {Payload: []byte(`nonsense`)}, {}},
+		{{Payload: []byte(`{"topics":["a/b"]}`)}, {Payload: []byte(`{"topics":["v1/nodes/n1/spec","#"]}`)}},
+		{{Payload: []byte(`{"topics":["$SYS/a","c"]}`)}, {Payload: []byte(`nonsense`)}, {}},
 	}
 	r := New(Options{Node: "n1", Log: zerolog.Nop(), Retained: func(filter string) func(int) []broker.Message {
 		require.Equal(t, "v1/nodes/n1/rules/+", filter)

@@ -77,9 +77,14 @@ func pushWarnings(spec jsonObject) (warnings []string) {
 		property, _ := e.(jsonObject)
 		method, _ := property["pushMethod"].(jsonObject)
 		for _, name := range slices.Sorted(maps.Keys(method)) {
-			if name != "mqtt" && name != "http" {
-				warnings = append(warnings, fmt.Sprintf("spec.properties[%d].pushMethod.%s: only a mapper of KubeEdge, through mapper-dmi, carries it out; the node pushes by mqtt and http", i, name))
+			if name == "mqtt" || name == "http" {
+				continue
 			}
+			instead := "the node pushes by mqtt and http"
+			if name == "dbMethod" {
+				instead = "the node and the hub keep what values were (edgebus history), and the node pushes by mqtt and http"
+			}
+			warnings = append(warnings, fmt.Sprintf("spec.properties[%d].pushMethod.%s: only a mapper of KubeEdge, through mapper-dmi, carries it out; %s", i, name, instead))
 		}
 	}
 	return warnings

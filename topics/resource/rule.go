@@ -265,9 +265,15 @@ func (s *RuleStatus) Count(succeeded, failed int64, why []string, now time.Time)
 	s.Errors = errs[max(0, len(errs)-maxRuleErrors):]
 }
 
-// RuleSource is what a node is told of a Rule: the topic of its own broker whose messages it forwards to the hub.
+// RuleSource is what a node is told of a Rule: the topics of its own broker whose messages it forwards to the hub.
 type RuleSource struct {
-	Topic string `json:"topic"`
+	Topics []string `json:"topics"`
+}
+
+// SourceTopics are the topics of a Rule from an eventbus. KubeEdge's programs publish with the namespace before the topic.
+func (r Rule) SourceTopics() []string {
+	topic := r.Spec.SourceResource[RuleTopic]
+	return []string{topic, r.Metadata.Namespace + "/" + strings.TrimPrefix(topic, "/")}
 }
 
 // RuleKey is what a Rule is called in nodes' topics.
