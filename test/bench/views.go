@@ -37,22 +37,27 @@ func measureViews(b benchRun) error {
 	}
 	defer other.stop()
 	var off time.Duration
+	const messages, devices = viewNodes * viewDevices * viewProperties, viewNodes * viewDevices
 	for _, c := range []struct {
-		what string
-		args []string
+		what  string
+		gauge string // says how much is shown
+		all   float64
+		args  []string
 	}{
-		{"off", nil},
-		{"Home Assistant, at the hub's own broker", []string{"--views-home-assistant-enabled"}},
-		{"Home Assistant, at another broker", []string{"--views-home-assistant-enabled", "--views-home-assistant-server", "mqtt://" + other.addr}},
+		{"off", "", 0, nil},
+		{"Home Assistant, at the hub's own broker", `edgebus_views_retained_messages{view="homeassistant"}`, messages, []string{"--views-home-assistant-enabled"}},
+		{"Home Assistant, at another broker", `edgebus_views_retained_messages{view="homeassistant"}`, messages, []string{"--views-home-assistant-enabled", "--views-home-assistant-server", "mqtt://" + other.addr}},
+		{"unified namespace, at another broker", `edgebus_views_retained_messages{view="uns"}`, messages, []string{"--views-uns-enabled", "--views-uns-server", "mqtt://" + other.addr}},
+		{"Sparkplug, 100 edge nodes, at another broker", `edgebus_views_devices{view="sparkplug"}`, devices, []string{"--views-sparkplug-enabled", "--views-sparkplug-server", "mqtt://" + other.addr}},
 	} {
-		if err := measureView(b, c.what, &off, c.args...); err != nil {
+		if err := measureView(b, c.what, c.gauge, c.all, &off, c.args...); err != nil {
 			return fmt.Errorf("%s: %w", c.what, err)
 		}
 	}
 	return nil
 }
 
-func measureView(b benchRun, what string, off *time.Duration, args ...string) error {
+func measureView(b benchRun, what, gauge string, all float64, off *time.Duration, args ...string) error {
 	n, err := openNeighbourhood(filepath.Join(b.bin, "cloudhub"), "", nil, args...)
 	if err != nil {
 		return err
@@ -67,12 +72,12 @@ func measureView(b benchRun, what string, off *time.Duration, args ...string) er
 	if args != nil {
 		begin := time.Now()
 		for {
-			found, err := readGauge(n.target.HTTP, `edgebus_views_retained_messages{view="homeassistant"}`)
-			if err == nil && found >= viewNodes*viewDevices*viewProperties {
+			found, err := readGauge(n.target.HTTP, gauge)
+			if err == nil && found >= all {
 				break
 			}
 			if time.Since(begin) > 5*time.Minute {
-				return errors.Join(fmt.Errorf("only %.0f messages are shown", found), err)
+				return errors.Join(fmt.Errorf("only %.0f are shown", found), err)
 			}
 			time.Sleep(50 * time.Millisecond)
 		}
