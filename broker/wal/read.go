@@ -152,6 +152,9 @@ func (l *Log) torn(at Position, before frameSum, last bool) error {
 	if err := l.checkEnd(at); err != nil {
 		return err
 	}
+	if isZero(rest) {
+		return nil // room for frames
+	}
 	if bytes.HasSuffix(rest, appendMark(nil, at)) {
 		if l.opts.ReadOnly {
 			return l.Damaged(at, errEnd)
@@ -164,6 +167,8 @@ func (l *Log) torn(at Position, before frameSum, last bool) error {
 		Msg(l.opts.Name + ": the last write is cut short, as a crash leaves it before it is acknowledged: it is dropped")
 	return nil
 }
+
+func isZero(text []byte) bool { return len(bytes.TrimLeft(text, "\x00")) == 0 }
 
 // rest is the contents of a segment from a place on.
 func (l *Log) rest(at Position) ([]byte, error) {
@@ -427,7 +432,7 @@ func (l *Log) ReadAt(b []byte, at Position) error {
 // checksum of the body, of where it stands (so that bytes that look like a frame, in a client's payload,
 // never are one) and of what comes next, checksum of the frame before (so that a frame of another time in the same place is none), body, end mark.
 // The last thing in a segment that is followed by another is the head of an
-// empty frame with a magic of its own and no end mark, which is not the frame before any other.
+// empty frame with a magic of its own and no end mark, which is not the frame before any other. Behind the last frame of the last segment there may be zeros.
 const (
 	fileMagic   = "edgebus"
 	frameMagic  = 0xEB10C4A8
@@ -536,7 +541,7 @@ func followMark(at Position, before frameSum) (head [HeadSize]byte) {
 
 // begunMark reports whether text is what a crash leaves of a mark that was being written: a part of it, and zeros for the rest.
 func begunMark(text []byte, at Position, before frameSum) bool {
-	const most = 128
+	const most = roomChunk + 128
 	mark := followMark(at, before)
 	for i, c := range text {
 		if c != 0 && (i >= len(mark) || c != mark[i]) {

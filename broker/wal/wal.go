@@ -56,6 +56,7 @@ type Log struct {
 	unrotated bool                 // the last attempt to make a new segment failed
 	inUse     datadir.FileIdentity // the file
 	last      frameSum             // of the last frame
+	room      int64                // how long the file is: zeros follow the last frame
 	reserve   diskReserve
 	confirmed *datadir.ConfirmedFile
 
@@ -162,19 +163,19 @@ func (l *Log) append(frames ...[]byte) (at Position, err error) {
 		at = l.segments.end()
 	}
 	end, last := at, l.last
-	for _, f := range frames {
-		f = sealFrame(f, end, last)
-		if _, err = l.file.WriteAt(f, end.At); err != nil {
-			break
-		}
-		end.At += int64(len(f))
-		last = sumOf(f)
+	for i, f := range frames {
+		frames[i] = sealFrame(f, end, last)
+		end.At += int64(len(frames[i]))
+		last = sumOf(frames[i])
 	}
-	if err == nil {
-		err = l.file.Sync()
+	more := l.moreRoom(end)
+	err = l.write(at, frames, more)
+	if err != nil && more > 0 {
+		if err = l.truncateSuspect(); err == nil {
+			err = l.write(at, frames, 0)
+		}
 	}
 	if err != nil {
-		l.suspect = true
 		_ = l.truncateSuspect() // or before the next frame
 		return at, fmt.Errorf("%s: %w", l.Path(at.Segment), err)
 	}
@@ -184,6 +185,40 @@ func (l *Log) append(frames ...[]byte) (at Position, err error) {
 	l.confirm()
 	l.rotate()
 	return at, nil
+}
+
+// roomChunk is how many zeros are written at once behind a frame for which the file must grow. A file system commits its journal, four blocks and another wait
+// for the disk, whenever a file that has grown is synced: so it does that once for all frames that fit, and not for each.
+const roomChunk = 64 << 10
+
+// moreRoom is how many zeros are to be written behind frames that end there; 0 if there is room, or if frames are so long that it is no matter.
+func (l *Log) moreRoom(end Position) int64 {
+	if end.At <= l.room || end.At-l.segments.end().At > roomChunk/4 {
+		return 0
+	}
+	return max(min(end.At+roomChunk, int64(l.opts.Segment))-end.At, 0)
+}
+
+// write writes frames that are sealed, with zeros behind them, and syncs them.
+func (l *Log) write(at Position, frames [][]byte, zeros int64) (err error) {
+	l.suspect = true
+	for _, f := range frames {
+		if _, err := l.file.WriteAt(f, at.At); err != nil {
+			return err
+		}
+		at.At += int64(len(f))
+	}
+	if zeros > 0 {
+		if _, err := l.file.WriteAt(make([]byte, zeros), at.At); err != nil {
+			return err
+		}
+	}
+	if err := l.file.Sync(); err != nil {
+		return err
+	}
+	l.suspect = false
+	l.room = max(l.room, at.At+zeros)
+	return nil
 }
 
 // Probe reports whether a frame of n bytes could be appended now. It writes as much behind the last frame, and takes that away again.
@@ -226,7 +261,7 @@ func (l *Log) truncateSuspect() error {
 	if err := l.file.Sync(); err != nil {
 		return fmt.Errorf("%s: %w", l.Path(at.Segment), err)
 	}
-	l.suspect = false
+	l.suspect, l.room = false, at.At
 	return nil
 }
 
@@ -293,7 +328,7 @@ func (l *Log) begin(number uint64) error {
 		l.markFollowed()
 		_ = l.file.Close()
 	}
-	l.file, l.inUse = w, inUse
+	l.file, l.inUse, l.room = w, inUse, HeaderSize
 	l.segments.add(segmentFile{number, HeaderSize, h.before})
 	l.confirm()
 	return nil
@@ -311,7 +346,11 @@ func (l *Log) before() int64 {
 func (l *Log) markFollowed() {
 	at := l.segments.end()
 	head := followMark(at, l.last)
-	if _, err := l.file.WriteAt(head[:], at.At); err != nil || l.file.Sync() != nil {
+	_, err := l.file.WriteAt(head[:], at.At)
+	if err == nil && l.room > at.At+HeadSize {
+		err = l.file.Truncate(at.At + HeadSize)
+	}
+	if err != nil || l.file.Sync() != nil {
 		_ = l.file.Truncate(at.At)
 		return
 	}
@@ -367,6 +406,9 @@ func (l *Log) Close() error {
 	defer l.writing.Unlock()
 	var errs []error
 	if l.file != nil {
+		if end := l.segments.end(); l.room > end.At {
+			_ = l.file.Truncate(end.At) // or at the next start
+		}
 		errs = append(errs, l.file.Close())
 	}
 	l.readFrom.replace(0, nil)

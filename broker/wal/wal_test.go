@@ -64,10 +64,10 @@ func TestFramesAreThereUntilTheirSegmentIsRetired(t *testing.T) {
 	require.NoError(t, l.Retire(2))
 	require.NoError(t, l.Retire(99), "what is written to stays")
 	require.Equal(t, int64(1), l.Count())
+	require.NoError(t, l.Close())
 	info, err := os.Stat(l.Path(2))
 	require.NoError(t, err)
 	require.Equal(t, info.Size(), l.Size())
-	require.NoError(t, l.Close())
 	_, found = openLog(t, dir, 2)
 	require.Equal(t, []string{"three"}, found)
 }

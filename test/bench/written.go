@@ -16,9 +16,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/edgebus/edgebus/test/simnodes"
 	"github.com/edgebus/edgebus/topics"
-	"github.com/edgebus/edgebus/topics/link"
 )
 
 const writtenKeys = 10_000
@@ -63,11 +61,6 @@ func measureWritten(b benchRun) error {
 			fmt.Fprintf(b.w, "| %s | %s | %d | %d | %.0f | %s |\n", c.program, c.change, inflight, n, bytes/float64(n), c.lost)
 		}
 	}
-	n, bytes, err := writtenByReports(b, disk)
-	if err != nil {
-		return err
-	}
-	fmt.Fprintf(b.w, "| cloudhub | nodes' reports | as they come | %d | %.0f | nothing |\n", n, bytes/float64(n))
 	save, err := savedByMosquitto(b, disk, retained)
 	if err != nil {
 		return err
@@ -222,37 +215,4 @@ func savedByMosquitto(b benchRun, d *countedDisk, list []string) (float64, error
 		return nil
 	})
 	return bytes / saves, err
-}
-
-// writtenByReports is what a hub writes for what a node reports, as fast as it does.
-func writtenByReports(b benchRun, d *countedDisk) (n int, bytes float64, err error) {
-	hub, err := startProgram(filepath.Join(b.bin, "cloudhub"), "")
-	if err != nil {
-		return 0, 0, err
-	}
-	defer hub.stop()
-	keys := reportedKeys(1000, 10)
-	entry := func(i int) link.Entry {
-		return link.Entry{Key: keys[i%len(keys)], TS: time.Now().UnixMilli(), Origin: "mapper", Value: strconv.AppendInt(nil, int64(i), 10)}
-	}
-	nodes, err := simnodes.Start(simnodes.Options{Hub: hub.addr, Keys: func(n *simnodes.Node) {
-		for i := range keys {
-			n.Put(entry(i))
-		}
-	}}, "n1")
-	if err != nil {
-		return 0, 0, err
-	}
-	defer nodes.Stop()
-	if _, err := awaitInStep(nodes); err != nil {
-		return 0, 0, err
-	}
-	bytes, err = d.during(func() error {
-		for begin := time.Now(); time.Since(begin) < b.d; n++ {
-			nodes.Nodes[0].Put(entry(n))
-		}
-		_, err := awaitInStep(nodes)
-		return err
-	})
-	return n, bytes, err
 }
