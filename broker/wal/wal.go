@@ -168,7 +168,7 @@ func (l *Log) append(frames ...[]byte) (at Position, err error) {
 		end.At += int64(len(frames[i]))
 		last = sumOf(frames[i])
 	}
-	more := l.moreRoom(end)
+	more := moreRoom(l.room, at.At, end.At, int64(l.opts.Segment))
 	err = l.write(at, frames, more)
 	if err != nil && more > 0 {
 		if err = l.truncateSuspect(); err == nil {
@@ -191,12 +191,12 @@ func (l *Log) append(frames ...[]byte) (at Position, err error) {
 // for the disk, whenever a file that has grown is synced: so it does that once for all frames that fit, and not for each.
 const roomChunk = 64 << 10
 
-// moreRoom is how many zeros are to be written behind frames that end there; 0 if there is room, or if frames are so long that it is no matter.
-func (l *Log) moreRoom(end Position) int64 {
-	if end.At <= l.room || end.At-l.segments.end().At > roomChunk/4 {
+// moreRoom is how many zeros are to be written behind frames from at to end, in a file so long; 0 if there is room, or if frames are so long that it is no matter.
+func moreRoom(length, at, end, segment int64) int64 {
+	if end <= length || end-at > roomChunk/4 {
 		return 0
 	}
-	return max(min(end.At+roomChunk, int64(l.opts.Segment))-end.At, 0)
+	return max(min(end+roomChunk, segment)-end, 0)
 }
 
 // write writes frames that are sealed, with zeros behind them, and syncs them.
@@ -303,7 +303,10 @@ func (l *Log) begin(number uint64) error {
 		return err
 	}
 	w := l.opts.Wrap(f)
-	h := segmentHeader{l.Base(), l.before(), l.last, l.tail.id()}
+	h := segmentHeader{base: l.Base(), last: l.last, identity: l.tail.id()}
+	if l.file != nil {
+		h.before = l.segments.end().At
+	}
 	_, err = w.WriteAt(h.append(nil, number), 0)
 	if err == nil {
 		err = w.Sync()
@@ -332,14 +335,6 @@ func (l *Log) begin(number uint64) error {
 	l.segments.add(segmentFile{number, HeaderSize, h.before})
 	l.confirm()
 	return nil
-}
-
-// before is where the last frame of the segment ends that another is about to follow; 0 for the first.
-func (l *Log) before() int64 {
-	if l.file == nil {
-		return 0
-	}
-	return l.segments.end().At
 }
 
 // markFollowed marks the current segment as followed by another, which exists by now: if that is missing later, the log is refused.
