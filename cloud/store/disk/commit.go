@@ -370,8 +370,8 @@ func (b *batch) edit(kind string) *table {
 	return &t
 }
 
-// put makes e the newest version of its key.
-func (b *batch) put(key store.Key, e, old *objectVersion, data, status bool) store.Object {
+// put makes e the newest version of its key, after old, which is the object before; nil: there is none.
+func (b *batch) put(key store.Key, e, old *objectVersion, before *store.Object, data, status bool) store.Object {
 	t := b.edit(key.Kind)
 	t.set(e)
 	t.log = append(t.log, e)
@@ -384,8 +384,7 @@ func (b *batch) put(key store.Key, e, old *objectVersion, data, status bool) sto
 	event := store.Event{Type: store.Added, Object: e.object(key.Kind)}
 	if old != nil {
 		b.next.replaced += old.size()
-		before := old.object(key.Kind)
-		event.Type, event.Old = store.Modified, &before
+		event.Type, event.Old = store.Modified, before
 	}
 	b.events = append(b.events, event)
 	return event.Object
@@ -415,7 +414,7 @@ func (b *batch) create(o store.Object) (store.Object, error) {
 		rev: b.next.rev, created: b.next.rev, record: b.newID(),
 		data: bytes.Clone(o.Data), status: packText(o.Status),
 	}
-	return b.put(o.Key, e, nil, true, true), nil
+	return b.put(o.Key, e, nil, nil, true, true), nil
 }
 
 // current is the version that a write is to replace, if it is the expected one.
@@ -457,7 +456,7 @@ func (b *batch) update(o store.Object, expect uint64, stored bool) (store.Object
 	if data {
 		e.unstored = !stored
 	}
-	return b.put(o.Key, &e, old, data && stored, status && stored), nil
+	return b.put(o.Key, &e, old, &was, data && stored, status && stored), nil
 }
 
 func (b *batch) delete(key store.Key, expect uint64) (store.Object, error) {
