@@ -5,9 +5,12 @@ package jetstream_test
 import (
 	"crypto/sha256"
 	"encoding/hex"
+	"encoding/json"
+	"net/http"
 	"testing"
 	"time"
 
+	"github.com/nats-io/nats.go"
 	"github.com/stretchr/testify/require"
 
 	"github.com/edgebus/edgebus/cloud/jetstream"
@@ -34,4 +37,35 @@ func TestAStreamOfThreeServersIsALog(t *testing.T) {
 			Renew: func() error { return log.Renew(t.Context()) },
 		}
 	})
+}
+
+// Servers that acknowledge what isn't on their disks, and streams with other settings than the hubs' log needs, are refused with what to do.
+func TestServersAndStreamsThatMayLoseFramesAreRefused(t *testing.T) {
+	servers := natsservers.StartUnsynced(t, 3)
+	err := jetstream.CheckServers(t.Context(), http.DefaultClient, append(servers.Monitors(), "http://127.0.0.1:1"))
+	require.ErrorContains(t, err, "set sync_interval: always")
+
+	nc, err := nats.Connect(servers.URLs()[0])
+	require.NoError(t, err)
+	defer nc.Close()
+	for stream, wrong := range map[string][2]string{
+		"old":    {`"discard": "old"`, "--discard new"},
+		"young":  {`"max_age": 1000000000000`, "--max-age 0"},
+		"few":    {`"max_msgs": 10`, "--max-msgs=-1"},
+		"memory": {`"storage": "memory"`, "in memory"},
+		"async":  {`"persist_mode": "async"`, "persist_mode"},
+		"none":   {`"metadata": {}`, "did not make it"},
+	} {
+		fields := map[string]any{"name": stream, "subjects": []string{"edgebus.log." + stream}, "discard": "new", "storage": "file", "num_replicas": 1, "allow_direct": true, "allow_atomic": stream != "async"}
+		require.NoError(t, json.Unmarshal([]byte("{"+wrong[0]+"}"), &fields))
+		text, err := json.Marshal(fields)
+		require.NoError(t, err)
+		answer, err := nc.Request("$JS.API.STREAM.CREATE."+stream, text, 10*time.Second)
+		require.NoError(t, err)
+		require.NotContains(t, string(answer.Data), `"error"`, stream)
+		_, err = jetstream.Open(t.Context(), jetstream.Options{Servers: servers.URLs(), Stream: stream, Replicas: 1})
+		require.ErrorContains(t, err, wrong[1], stream)
+	}
+	_, err = jetstream.Open(t.Context(), jetstream.Options{Servers: servers.URLs(), Stream: "missing", Replicas: 1})
+	require.ErrorContains(t, err, "cluster init")
 }

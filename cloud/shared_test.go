@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cloud
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/edgebus/edgebus/broker/ordered"
+	"github.com/edgebus/edgebus/cloud/jetstream"
+)
+
+// Frames are given up when they are old, and each hub that was heard lately has them.
+func TestFramesAreTrimmedWhenTheyAreOldAndAllHaveThem(t *testing.T) {
+	now := time.Now()
+	p := pastPositions{keep: time.Hour}
+	trim := func(minutes int, at ordered.Position, others map[string]jetstream.Reader) ordered.Position {
+		return p.trimmable(now.Add(time.Duration(minutes)*time.Minute), at, others)
+	}
+	heard := func(minutes int, at ordered.Position) jetstream.Reader {
+		return jetstream.Reader{At: at, When: now.Add(time.Duration(minutes) * time.Minute)}
+	}
+	require.Zero(t, trim(0, 10_000, map[string]jetstream.Reader{"b": heard(0, 10_000)}))
+	require.Zero(t, trim(30, 20_000, map[string]jetstream.Reader{"b": heard(30, 20_000)}), "nothing is an hour old")
+	require.Zero(t, trim(60, 30_000, nil), "nobody else has it")
+	require.Zero(t, trim(61, 30_000, map[string]jetstream.Reader{"b": heard(0, 30_000)}), "nobody else was heard within an hour")
+	require.EqualValues(t, 10_000-trimSlack, trim(62, 30_000, map[string]jetstream.Reader{"b": heard(62, 30_000)}))
+	require.EqualValues(t, 15_000-trimSlack, trim(95, 40_000, map[string]jetstream.Reader{"b": heard(95, 40_000), "c": heard(90, 15_000)}), "one is behind")
+	require.EqualValues(t, 20_000-trimSlack, trim(96, 40_000, map[string]jetstream.Reader{"b": heard(96, 40_000), "c": heard(1, 100)}), "one is away for longer than frames are kept")
+}
