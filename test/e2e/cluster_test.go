@@ -376,7 +376,10 @@ func (c *hubCluster) readRegister() {
 // faults are what becomes of hubs and servers. Each leaves all of them running.
 func (c *hubCluster) faults() map[string]func() {
 	restart := func(h clusterHub) { c.start(h) }
-	leader := func() int { return max(c.servers.Leader("edgebus"), 0) }
+	leader := func() (i int) {
+		require.Eventually(c.t, func() bool { i = c.servers.Leader("edgebus"); return i >= 0 }, time.Minute, 50*time.Millisecond)
+		return i
+	}
 	return map[string]func(){
 		"the hub that serves is killed": func() {
 			h := c.awaitServing()

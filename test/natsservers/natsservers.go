@@ -5,12 +5,14 @@ package natsservers
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"io"
 	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -163,10 +165,27 @@ func (s *Servers) signal(i int, sig syscall.Signal) {
 
 // Leader is the server that leads a stream; -1: nobody says so.
 func (s *Servers) Leader(stream string) int {
-	for i, one := range s.each {
-		text, err := get(one.monitor, "/jsz?streams=true&config=true&leader_only=true")
-		if err == nil && strings.Contains(text, fmt.Sprintf("%q: %q", "name", stream)) {
-			return i
+	for _, one := range s.each {
+		text, err := get(one.monitor, "/jsz?streams=true")
+		var said struct {
+			Accounts []struct {
+				Streams []struct {
+					Name    string `json:"name"`
+					Cluster struct {
+						Leader string `json:"leader"`
+					} `json:"cluster"`
+				} `json:"stream_detail"`
+			} `json:"account_details"`
+		}
+		if err != nil || json.Unmarshal([]byte(text), &said) != nil {
+			continue
+		}
+		for _, a := range said.Accounts {
+			for _, st := range a.Streams {
+				if i, err := strconv.Atoi(strings.TrimPrefix(st.Cluster.Leader, "n")); st.Name == stream && err == nil {
+					return i
+				}
+			}
 		}
 	}
 	return -1
@@ -198,9 +217,6 @@ func get(address, path string) (string, error) {
 	}
 	defer r.Body.Close()
 	var text strings.Builder
-	if _, err := fmt.Fprint(&text, r.Status, "\n"); err != nil {
-		return "", err
-	}
 	if _, err := io.Copy(&text, r.Body); err != nil {
 		return "", err
 	}
