@@ -55,7 +55,7 @@ type waitingMessages struct {
 type nodeQueue struct {
 	woken   chan struct{}
 	writing sync.Mutex // held while one is stored, so that they are in order
-
+	ended   bool       // nothing sends what is in it: there is another one, or none; with writing
 	mu      sync.Mutex
 	waiting []queuedMessage
 	bytes   int
@@ -81,6 +81,34 @@ func (w *waitingMessages) of(node string) *nodeQueue {
 		}
 	}
 	return q
+}
+
+// lock returns the queue of a node for who stores a message in it.
+func (w *waitingMessages) lock(node string) *nodeQueue {
+	for {
+		q := w.of(node)
+		q.writing.Lock()
+		if !q.ended {
+			return q
+		}
+		q.writing.Unlock()
+	}
+}
+
+// end removes the queue of a node if it is empty and nobody stores a message in it: most nodes never get one.
+func (w *waitingMessages) end(node string, q *nodeQueue) bool {
+	if !q.writing.TryLock() {
+		return false
+	}
+	defer q.writing.Unlock()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if _, waits := q.first(); waits {
+		return false
+	}
+	q.ended = true
+	delete(w.nodes, node)
+	return true
 }
 
 func (w *waitingMessages) wake(node string) {
@@ -115,8 +143,7 @@ func (e *Engine) send(ctx context.Context, node string, m waitingMessage) (deliv
 	if err != nil {
 		return nil, err
 	}
-	q := e.messages.of(node)
-	q.writing.Lock()
+	q := e.messages.lock(node)
 	defer q.writing.Unlock()
 	q.mu.Lock()
 	count, bytes := len(q.waiting), q.bytes
@@ -165,8 +192,11 @@ func (e *Engine) serveNode(ctx context.Context, node string, q *nodeQueue) {
 	for ctx.Err() == nil {
 		m, ok := q.first()
 		wait := awayPoll
+		if !ok && e.messages.end(node, q) {
+			return
+		}
 		if ok {
-			err := e.deliver(ctx, node, m)
+			err := e.deliver(ctx, node, q, m)
 			switch {
 			case err == nil:
 				again.Succeeded()
@@ -196,20 +226,20 @@ func (q *nodeQueue) first() (queuedMessage, bool) {
 }
 
 // deliver sends the first message of a node. It returns nil if that is done with, for good or bad.
-func (e *Engine) deliver(ctx context.Context, node string, queued queuedMessage) error {
+func (e *Engine) deliver(ctx context.Context, node string, q *nodeQueue, queued queuedMessage) error {
 	var m waitingMessage
 	o, err := e.o.Reader.Get(ctx, queued.key)
 	if err == nil {
 		err = json.Unmarshal(o.Data, &m)
 	}
 	if errors.Is(err, resource.NotFound) {
-		return e.done(ctx, node, queued, nil, err)
+		return e.done(ctx, q, queued, nil, err)
 	}
 	if err != nil {
 		return err
 	}
 	if age := e.o.Now().Sub(m.Time); age > e.o.Age {
-		return e.done(ctx, node, queued, &m, fmt.Errorf("node %s was away for longer than a message waits (rules.age, %s)", node, e.o.Age))
+		return e.done(ctx, q, queued, &m, fmt.Errorf("node %s was away for longer than a message waits (rules.age, %s)", node, e.o.Age))
 	}
 	asking, cancel := context.WithTimeout(ctx, deliverTimeout)
 	defer cancel()
@@ -221,17 +251,16 @@ func (e *Engine) deliver(ctx context.Context, node string, queued queuedMessage)
 		e.count(m.rule(), 0, 0, fmt.Errorf("node %s can't store messages now: %s", node, answer.Error))
 		return errors.New(answer.Error)
 	case answer.Code != "":
-		return e.done(ctx, node, queued, &m, fmt.Errorf("node %s refused the message: %s", node, answer.Error))
+		return e.done(ctx, q, queued, &m, fmt.Errorf("node %s refused the message: %s", node, answer.Error))
 	}
-	return e.done(ctx, node, queued, &m, nil)
+	return e.done(ctx, q, queued, &m, nil)
 }
 
 // done ends the first message of a node. m is nil if it is gone.
-func (e *Engine) done(ctx context.Context, node string, queued queuedMessage, m *waitingMessage, outcome error) error {
+func (e *Engine) done(ctx context.Context, q *nodeQueue, queued queuedMessage, m *waitingMessage, outcome error) error {
 	if _, err := e.o.Writer.Delete(ctx, queued.key, 0); store.IgnoreNotFound(err) != nil {
 		return err // it is sent again, rather than lost
 	}
-	q := e.messages.of(node)
 	q.mu.Lock()
 	q.waiting = q.waiting[1:]
 	q.bytes -= queued.bytes

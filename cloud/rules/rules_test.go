@@ -269,15 +269,22 @@ func TestMessagesWaitForANodeAndGoInOrderAlsoFromAHubThatStarted(t *testing.T) {
 	g.eventually(func() bool { return g.status(key).SuccessMessages == 7 }, "counted")
 	require.Contains(t, strings.Join(g.status(key).Errors, ""), "the disk is full")
 	require.Zero(t, g.status(key).FailMessages)
+	g.eventually(func() bool {
+		g.messages.mu.Lock()
+		defer g.messages.mu.Unlock()
+		return len(g.messages.nodes) == 0
+	}, "nothing is kept of a node for which nothing waits")
+	code, _, _ = g.request("POST", "/n1/default/test", "7")
+	require.Equal(t, 200, code)
 }
 
 func TestAMessageThatANodeRefusesOrThatIsTooOldHoldsUpNoOther(t *testing.T) {
 	g := newRuleRig(t, nil)
 	key := g.rule("r", "rest", "/test", "eventbus", "t")
-	g.start()
 	code, _, _ := g.request("POST", "/n1/default/test", "old")
 	require.Equal(t, 202, code)
 	g.clock.Store(int64(2 * time.Hour))
+	g.start()
 	g.node = func(_ resource.RuleRequest, body []byte) *resource.RuleAnswer {
 		if string(body) == "bad" {
 			return &resource.RuleAnswer{Code: resource.Forbidden, Error: "not here"}
