@@ -76,24 +76,25 @@ var dataFiles = []struct {
 		"secrets.key":              "refused refused refused safe -",
 	}},
 	{"core", map[string]string{
-		"broker/*.log":            "refused refused refused refused refused",
-		"broker/confirmed":        "whole told told told whole",
-		"broker/lock":             "whole - - - -",
-		"broker/reserve":          "whole whole whole - -",
-		"history/local/*.log":     "past past past past past",
-		"history/shared/*.log":    "past past past past past",
-		"history/shared/id":       "past past past past -",
-		"history/local/id":        "past past past past -",
-		"identity/*/ca.pem":       "told told told safe -",
-		"identity/*/lock":         "whole whole whole whole -",
-		"identity/*/node.pem":     "told told told safe -",
-		"identity/*/token.sha256": "whole whole whole whole -", // of the invitation, which has been used
-		"lock":                    "whole whole whole whole whole",
-		"secrets.key":             "whole told told safe -", // the hub sends the Secrets again
-		"tree/*.log":              "refused refused refused refused refused",
-		"tree/confirmed":          "whole told told told whole",
-		"tree/core.db":            "refused refused refused safe -",
-		"tree/lock":               "whole - - - -",
+		"broker/*.log":               "refused refused refused refused refused",
+		"broker/confirmed":           "whole told told told whole",
+		"broker/lock":                "whole - - - -",
+		"broker/reserve":             "whole whole whole - -",
+		"history/local/*.log":        "past past past past past",
+		"history/shared/*.log":       "past past past past past",
+		"history/shared/id":          "past past past past -",
+		"history/local/id":           "past past past past -",
+		"identity/*/ca.pem":          "told told told safe -",
+		"identity/*/lock":            "whole whole whole whole -",
+		"identity/*/node.pem":        "told told told safe -",
+		"identity/*/token.sha256":    "whole whole whole whole -", // of the invitation, which has been used
+		"lock":                       "whole whole whole whole whole",
+		"secrets.key":                "whole told told safe -", // the hub sends the Secrets again
+		"tree/*.log":                 "refused refused refused refused refused",
+		"tree/confirmed":             "whole told told told whole",
+		"tree/core.db":               "refused refused refused safe -",
+		"tree/lock":                  "whole - - - -",
+		"views/homeassistant-*.json": "whole told told safe whole", // what a view has published it finds again
 	}},
 	{"agent", map[string]string{
 		"files/journal.json":    "refused refused refused safe refused",
@@ -233,7 +234,7 @@ func (s *dataStand) startCore(t *testing.T) {
 func (s *dataStand) coreLine(settings, dir, mqtt, http string) []string {
 	return []string{
 		"edgecore", "--config", settings, "--data-dir", dir, "--mqtt-listen", mqtt, "--http-listen", http,
-		"--mqtt-socket", dir + ".sock", "--log-level", "info", "--log-format", "json",
+		"--mqtt-socket", dir + ".sock", "--log-level", "info", "--log-format", "json", "--views-home-assistant-enabled",
 	}
 }
 

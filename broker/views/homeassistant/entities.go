@@ -172,6 +172,7 @@ func titleOf(title, name string) string {
 func (b *entityBuilder) reported(p resource.Property) string {
 	return b.v.topic(b.d) + "reported/" + p.Name
 }
+
 func (b *entityBuilder) desired(p resource.Property) string {
 	return b.v.topic(b.d) + "desired/" + p.Name
 }

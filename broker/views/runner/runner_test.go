@@ -125,16 +125,16 @@ func (w *watcher) await(t *testing.T, what string, is func(map[string]string) bo
 	require.Eventually(t, func() bool { return is(w.all()) }, 20*time.Second, 5*time.Millisecond, what)
 }
 
-// stage is a tree at a broker, and views of it at the same or another.
-type stage struct {
+// viewStage is a tree at a broker, and views of it at the same or another.
+type viewStage struct {
 	t    *testing.T
 	dir  string
 	tree *fakeTree
 	own  *broker.Broker
 }
 
-func newStage(t *testing.T) *stage {
-	s := &stage{t: t, dir: t.TempDir(), tree: &fakeTree{retained: make(map[string]broker.Message), views: &Views{}}}
+func newViewStage(t *testing.T) *viewStage {
+	s := &viewStage{t: t, dir: t.TempDir(), tree: &fakeTree{retained: make(map[string]broker.Message), views: &Views{}}}
 	s.own, _ = runBroker(t, "127.0.0.1:0", s.tree)
 	for _, b := range viewtest.Devices() {
 		text, err := json.Marshal(b)
@@ -155,7 +155,7 @@ func haView(server string) View {
 }
 
 // run runs views until stop is called, which ends them in order.
-func (s *stage) run(list ...View) (stop func()) {
+func (s *viewStage) run(list ...View) (stop func()) {
 	v, err := New(Options{
 		Node: viewtest.Node, Dir: s.dir, Dial: s.own.Dial, Retained: s.tree.Retained, Log: zerolog.Nop(),
 		Restore: func(_ string, settings json.RawMessage) (View, error) {
@@ -179,7 +179,7 @@ func (s *stage) run(list ...View) (stop func()) {
 const lampPower = "v1/nodes/n1/devices/lamp/reported/power"
 
 func TestASlowPeerGetsTheLastValueAndNothingQueuesForIt(t *testing.T) {
-	s := newStage(t)
+	s := newViewStage(t)
 	peer, _ := runBroker(t, "127.0.0.1:0", nil)
 	slow := newSlowPipe(t, peer.Addrs()[0].String())
 	w := watchBroker(t, peer)
@@ -203,7 +203,7 @@ func TestASlowPeerGetsTheLastValueAndNothingQueuesForIt(t *testing.T) {
 }
 
 func TestWhatAPeerWantsIsAskedForByTheViewsUser(t *testing.T) {
-	s := newStage(t)
+	s := newViewStage(t)
 	peer, _ := runBroker(t, "127.0.0.1:0", nil)
 	w := watchBroker(t, peer)
 	s.run(haView("mqtt://" + peer.Addrs()[0].String()))
@@ -215,7 +215,7 @@ func TestWhatAPeerWantsIsAskedForByTheViewsUser(t *testing.T) {
 
 // Whenever views end, in order or not, and whatever they are next, what is shown is what the tree has, and what is switched off has left nothing.
 func TestNothingIsLeftOverWhereverAViewEnds(t *testing.T) {
-	s := newStage(t)
+	s := newViewStage(t)
 	peer, _ := runBroker(t, "127.0.0.1:0", nil)
 	there, here := haView("mqtt://"+peer.Addrs()[0].String()), haView("")
 	atPeer, atOwn := watchBroker(t, peer), watchBroker(t, s.own)
