@@ -26,6 +26,7 @@ import (
 	"github.com/edgebus/edgebus/broker/ordered"
 	"github.com/edgebus/edgebus/cloud/blobs"
 	"github.com/edgebus/edgebus/cloud/enroll"
+	"github.com/edgebus/edgebus/cloud/follow"
 	"github.com/edgebus/edgebus/cloud/store"
 	"github.com/edgebus/edgebus/cloud/store/disk"
 	"github.com/edgebus/edgebus/cloud/twin"
@@ -219,7 +220,15 @@ func forkData(dir string, stamp uint32) error { return fork(dir, stamp, nil) }
 
 // takeOverData is forkData for a copy of another hub.
 func takeOverData(dir string, stamp uint32) error {
-	return fork(dir, stamp, func(st *disk.Store) error { return becomeAnother(dir, st) })
+	if err := fork(dir, stamp, func(st *disk.Store) error { return becomeAnother(dir, st) }); err != nil {
+		return err
+	}
+	for _, name := range []string{follow.StateFile, follow.MetricsFile} { // it follows nobody now
+		if err := os.Remove(filepath.Join(dir, name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+	}
+	return nil
 }
 
 func fork(dir string, stamp uint32, first func(*disk.Store) error) (err error) {

@@ -233,6 +233,7 @@ func TestACopyGoesOnInThePlaceOfAHubThatIsKilled(t *testing.T) {
 	require.NoError(t, err, out)
 	require.Contains(t, out, "The copy has all that the hub had at ")
 	require.Contains(t, out, "1 revoked nodes")
+	require.NoFileExists(t, filepath.Join(s.dir, "follow.json"), "it follows nobody now")
 	require.NoError(t, s.Start(t.Context(), "hub", "--data-dir", s.dir))
 
 	// Nodes.

@@ -36,7 +36,7 @@ rotation. Which are missing is logged, and said by --status.
 
 edgebus takeover makes the copy fit to go on in the hub's place. cloudhub does the work of both, and has to be installed.
 The exit code is 3 if trying again is of no use.`,
-		Example: "  edgebus token create standby --role follower > standby.token\n" +
+		Example: "  edgebus token create --user standby --role follower --ttl 365d > standby.token\n" +
 			"  edgebus follow --context plant --token-file standby.token --data-dir /var/lib/edgebus/hub\n" +
 			"  edgebus follow --status --within 30s --data-dir /var/lib/edgebus/hub",
 		Args: cobra.NoArgs,
