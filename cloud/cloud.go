@@ -187,7 +187,7 @@ func Run(ctx context.Context, o Options) (err error) {
 	if err != nil {
 		return err
 	}
-	shown, err = openViews(cfg, func(id broker.Identity) net.Conn { return br.Dial(id) }, twins.Retained, findHistory(st, copies, twins.Namespace), log)
+	shown, err = openViews(cfg, func(id broker.Identity) net.Conn { return br.Dial(id) }, twins.Retained, findHistory(st, copies, twins.Namespace), recorder.Record, log)
 	if err != nil {
 		return err
 	}

@@ -24,7 +24,7 @@ import (
 // openViews makes the views of all nodes' Devices that are switched on, and clears what others have left.
 func openViews(
 	cfg configs.Hub, dial func(broker.Identity) net.Conn, retained func(filter string) func(max int) []broker.Message,
-	find func(ctx context.Context, node, device string) (resource.Bundle, requests.Source, error), log zerolog.Logger,
+	find func(ctx context.Context, node, device string) (resource.Bundle, requests.Source, error), record func(resource.Occurrence), log zerolog.Logger,
 ) (*runner.Views, error) {
 	var list []runner.View
 	if h := cfg.Views.HomeAssistant; h.Enabled {
@@ -50,6 +50,13 @@ func openViews(
 	}
 	return runner.New(runner.Options{
 		Dir: cfg.Data.Dir, Dial: dial, Retained: retained, Past: runner.PastOf(find), Log: log,
+		Rejected: func(view string, d *views.Device, reason string) {
+			m := d.Object.Metadata
+			record(resource.Occurrence{
+				Kind: resource.KindDevice, Namespace: m.Namespace, Name: m.Name, UID: m.UID, Type: resource.EventWarning, Reason: "NotShown", About: view,
+				Message: "the view " + view + " can't show it: " + reason,
+			})
+		},
 		Restore: func(name string, settings json.RawMessage) (runner.View, error) { return restoreView(name, settings) },
 	}, list)
 }

@@ -60,6 +60,8 @@ type Options struct {
 	Retained func(filter string) func(max int) []broker.Message
 	// Past returns what a Device's properties were since a time; nil: nobody knows.
 	Past func(ctx context.Context, node, device string, since time.Time) ([]views.Sample, error)
+	// Rejected is told which Device a view can't show, and why; nil: nobody is.
+	Rejected func(view string, d *views.Device, reason string)
 	// Restore makes a view of View.Settings, to clear what it has published.
 	Restore func(name string, settings json.RawMessage) (View, error)
 	Log     zerolog.Logger

@@ -327,6 +327,9 @@ func (s *session) reject(a *views.Reject) {
 	} else {
 		if s.rejected[key] = a.Reason; !was {
 			s.p.log.Warn().Str("device", key).Str("reason", a.Reason).Msg("the view can't show a Device")
+			if d := s.p.tree.Device(a.Node, a.Device); d != nil && s.p.of.o.Rejected != nil {
+				s.p.of.o.Rejected(s.p.of.Name, d, a.Reason)
+			}
 		}
 	}
 	s.p.state.rejected.Store(int64(len(s.rejected)))
