@@ -328,6 +328,9 @@ func Main(args []string, stdout, stderr io.Writer) int {
 			tidyMemory()
 		}, Lost: func(why error) {
 			p.Log.Error().Err(why).Msg("this hub owns the log no more: all its connections end, and it begins anew, to stand by")
+			if ctx.Err() != nil { // it was about to stop
+				os.Exit(0)
+			}
 			beginAnew()
 		}})
 	})

@@ -173,7 +173,7 @@ func (s *sharedLog) run(ctx context.Context) error {
 		return nil
 	}
 	ended := make(chan error, 1)
-	go func() { ended <- s.member.Run(ctx) }()
+	go func() { ended <- s.member.Run(context.WithoutCancel(ctx)) }() // until close: a hub that stops takes its time, and answers meanwhile
 	go s.tell(ctx)
 	tick := time.NewTicker(time.Minute)
 	defer tick.Stop()
@@ -182,6 +182,8 @@ func (s *sharedLog) run(ctx context.Context) error {
 		select {
 		case err := <-ended:
 			return err
+		case <-ctx.Done():
+			return nil
 		case now := <-tick.C:
 			if before := past.trimmable(now, s.member.At(), s.others()); before > 0 {
 				if err := s.engine.Trim(before); err != nil {
