@@ -362,7 +362,9 @@ func TestWhatNoHostHasHeardIsToldAsThePast(t *testing.T) {
 		at := r.now.Add(-30 * time.Minute)
 		is := r.tree["a"].Values["level"].At
 		r.tell(&views.Past{Device: r.tree["a"], Samples: []views.Sample{
-			{Property: "level", Text: "1", Known: true, At: at}, {Property: "level", At: at.Add(time.Second)}, {Property: "gone", Text: "1", Known: true, At: at},
+			{Property: "level", Text: "1", Known: true, At: at},
+			{Property: "level", At: at.Add(time.Second)},
+			{Property: "gone", Text: "1", Known: true, At: at},
 			{Property: "level", Text: "3", Known: true, At: is},
 		}, Last: true})
 		require.Equal(t, []string{"level 1 false", "level  true"}, []string{pastText(r.host.past[0]), pastText(r.host.past[1])})
