@@ -133,6 +133,7 @@ func (w *worker) judgeValues(d *device, now time.Time) {
 
 // unanswered notes that a device has not answered, and gives it a fresh connection.
 func (w *worker) unanswered(d *device, err error) {
+	propertyReader{w}.collectPushedOf(d) // what it has sent came before: it is no sign of life after this
 	c, now := &d.contact, w.m.o.Now()
 	c.failures++
 	if c.asking.IsZero() {
@@ -172,7 +173,7 @@ func (w *worker) reconnect(d *device, err error) {
 	case ok:
 		_ = recoverPanic(func() error { r.Reconnect(); return nil })
 	default:
-		propertyReader{w}.collectPushedOf(d)
+		propertyReader{w}.takePushed(d)
 		w.close(d)
 	}
 	if now.Sub(c.reconnected) > time.Minute { // and not of a device that ends each connection soon

@@ -377,16 +377,26 @@ func (w propertyReader) collectPushed(d *device) {
 	}
 }
 
+// collectPushedOf takes what the device has sent as a sign of life.
 func (w propertyReader) collectPushedOf(d *device) {
+	w.m.mu.Lock()
+	sent := len(d.pushed) > 0 && d.gen == d.openGen
+	w.m.mu.Unlock()
+	if sent {
+		w.answered(d)
+		w.takePushed(d)
+	}
+}
+
+func (w propertyReader) takePushed(d *device) {
 	w.m.mu.Lock()
 	pushed := d.pushed
 	d.pushed = nil
 	current := d.gen == d.openGen
 	w.m.mu.Unlock()
-	if !current || len(pushed) == 0 {
+	if !current {
 		return
 	}
-	w.answered(d)
 	for name, value := range pushed {
 		r := Reading{Value: value}
 		if p, err := d.session.property(name); err == nil {

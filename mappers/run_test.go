@@ -220,6 +220,34 @@ func (p readPushToy) Push(ctx context.Context, emit func(property, value string)
 	return p.push.Push(ctx, emit)
 }
 
+// What a device has sent is no sign of life when it has been said since that it is offline, though both are seen at once.
+func TestAChangeBeforeADeviceIsSaidToBeOfflineDoesNotBringItBack(t *testing.T) {
+	n := newNode(t)
+	d := readPushDriver{pushDriver{muteDriver{newToys("lamp")}, make(chan string)}}
+	n.attach("lamp", "toy", nil, toyModel(nil))
+	n.run(d, nil)
+	n.eventually("devices/lamp/state", "online")
+	n.eventually("devices/lamp/reported/temp", "20")
+	lamp, block := d.toys["lamp"], make(chan struct{})
+	lamp.mu.Lock()
+	lamp.block, lamp.stuck, lamp.dead = block, make(chan struct{}, 1), SaysOffline(errors.New("its bridge says so"))
+	lamp.mu.Unlock()
+	<-lamp.stuck
+	d.changes <- "30"
+	d.changes <- "30" // the first was taken
+	lamp.mu.Lock()
+	lamp.block = nil
+	lamp.mu.Unlock()
+	close(block)
+	n.eventually("devices/lamp/state", "offline")
+	lamp.set("temp", "21")
+	lamp.die(nil)
+	n.eventually("devices/lamp/reported/temp", "21")
+	n.eventually("devices/lamp/state", "online")
+	require.Equal(t, []string{"online", "offline", "online"}, n.published("devices/lamp/state"))
+	require.Equal(t, []string{"20", "30", "21"}, n.published("devices/lamp/reported/temp"))
+}
+
 func TestAChangeBeforeAFailureIsReportedBeforeIt(t *testing.T) {
 	n := newNode(t)
 	d := readPushDriver{pushDriver{muteDriver{newToys("lamp")}, make(chan string)}}
@@ -244,6 +272,7 @@ func TestAChangeBeforeAFailureIsReportedBeforeIt(t *testing.T) {
 	require.Eventually(t, func() bool {
 		return slices.Equal([]string{"online", "offline", "online"}, n.published("devices/lamp/state"))
 	}, testTimeout, pollInterval)
+	n.eventually("devices/lamp/reported/temp", "21")
 	require.Equal(t, []string{"20", "30", "21"}, n.published("devices/lamp/reported/temp"))
 }
 

@@ -446,10 +446,16 @@ func (s *session) Push(ctx context.Context, emit func(property, value string)) e
 	}
 }
 
-// ReadBatch implements mappers.BatchReader: the last values that the device has published. One that it has not is missing.
-func (s *session) ReadBatch(_ context.Context, properties []string) (map[string]mappers.Reading, error) {
+// ReadBatch implements mappers.BatchReader: the last values that the device has published. One that it has not is missing. A device of
+// Sparkplug whose birth isn't known may be dead: it has no values, which is no answer of it.
+func (s *session) ReadBatch(ctx context.Context, properties []string) (map[string]mappers.Reading, error) {
 	if err := s.unavailableReason(); err != nil {
 		return nil, err
+	}
+	if s.config.sparkplug != (sparkplugSource{}) {
+		if err := s.awaitBirth(ctx); err != nil {
+			return nil, err
+		}
 	}
 	got := make(map[string]mappers.Reading, len(properties))
 	for _, name := range properties {

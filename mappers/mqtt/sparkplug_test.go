@@ -244,6 +244,22 @@ func TestAnEdgeNodeWithoutABirthIsNotOnline(t *testing.T) {
 	require.ErrorContains(t, err, "the last message was spBv1.0/Plant A/DDEATH/edge/Tank 1")
 }
 
+// A dead edge node is forgotten with the last session of its devices. Nothing that is read of the next one says that they are there.
+func TestASparkplugDeviceIsNotReadWithoutABirth(t *testing.T) {
+	server := newBroker(t)
+	n := newEdgeNodeSimulator(t, server)
+	n.do(func() { n.mute = true })
+	driver := newDriver(server, 50*time.Millisecond)
+	s := openDevice(t, driver, tankDevice())
+	_, err := s.Read(t.Context(), []string{"level"})
+	require.EqualError(t, err, "mqtt: no spBv1.0/Plant A/DBIRTH/edge/Tank 1 within 50ms after a request to be born again")
+	n.do(func() { n.mute = false; n.bear() })
+	require.Eventually(t, func() bool {
+		got, err := s.Read(t.Context(), []string{"level"})
+		return err == nil && got["level"].Value == "4.5"
+	}, waitTime, time.Millisecond)
+}
+
 // Births of devices that nobody has a session for take no memory, however many there are, and are no reason to ask for others.
 func TestBirthsOfOtherDevicesAreNotKept(t *testing.T) {
 	n := newEdgeNode(sparkplugSource{group: "g", node: "n"})
