@@ -430,7 +430,7 @@ func (b *batch) current(key store.Key, expect uint64) (*objectVersion, error) {
 }
 
 // update replaces an object's records. What is derived is not stored. A status that was derived when it was read is not what is stored: writing
-// it is a change in any case.
+// it alone is a change in any case. With the object it is what its writer has read.
 func (b *batch) update(o store.Object, expect uint64, stored bool) (store.Object, error) {
 	old, err := b.current(o.Key, expect)
 	if err != nil {
@@ -438,7 +438,7 @@ func (b *batch) update(o store.Object, expect uint64, stored bool) (store.Object
 	}
 	was := old.object(o.Kind)
 	data := o.Data != nil && !bytes.Equal(o.Data, was.Data)
-	status := o.Status != nil && (old.derived != nil || !bytes.Equal(o.Status, was.Status))
+	status := o.Status != nil && (old.derived != nil && o.Data == nil || !bytes.Equal(o.Status, was.Status))
 	if !data && !status {
 		return was, nil
 	}

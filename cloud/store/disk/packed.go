@@ -90,5 +90,10 @@ func (p packedText) equal(o packedText) bool {
 	return p.form == o.form && bytes.Equal(p.numbers, o.numbers)
 }
 
-// size is about what the text takes in memory, its form aside.
-func (p packedText) size() int { return len(p.numbers) }
+// size is about what the text takes in memory if no other has its form.
+func (p packedText) size() int {
+	if p.form == noForm {
+		return 0
+	}
+	return len(p.form.Value()) + len(p.numbers)
+}
