@@ -481,18 +481,18 @@ func (s selector) namesOnly() bool {
 
 // mayMatch reports whether an object without its status may be chosen: to read all statuses is most of the work of a list. What can't be read
 // may, so that it is told.
-func (sel selector) mayMatch(o store.Object) bool {
-	if !sel.labels.Empty() {
-		if matches, ok := selectedBy(sel.labels, sel.terms, o.Data); ok && !matches {
+func (s selector) mayMatch(o store.Object) bool {
+	if !s.labels.Empty() {
+		if matches, ok := selectedBy(s.labels, s.terms, o.Data); ok && !matches {
 			return false
 		}
 	}
-	for _, t := range sel.fields {
-		if strings.HasPrefix(t.field, "spec.") && !sel.kind.Sealed && !t.mayMatch(o) {
+	for _, t := range s.fields {
+		if strings.HasPrefix(t.field, "spec.") && !s.kind.Sealed && !t.mayMatch(o) {
 			return false
 		}
 	}
-	return sel.has == nil || sel.has(o)
+	return s.has == nil || s.has(o)
 }
 
 // matches reports whether an object is selected. It decodes no more of it than it must.
