@@ -24,12 +24,18 @@ import (
 )
 
 const (
-	// forwardWindow is how many messages are taken from the link queue before the first of them is done with: those of Rules whose servers don't answer
-	// must leave room for others.
+	// forwardWindow is how many messages are taken from the link queue before the first of them is done with.
 	forwardWindow = 20_000
 	leastShare    = 100 // of them for each Rule
 	postTimeout   = 10 * time.Second
 )
+
+// messageShare is what may wait for the server of one Rule. Together all leave room for another Rule: those whose servers don't answer hold up no other.
+type messageShare struct{ messages, bytes int }
+
+func (e *Engine) shareOf(senders int) messageShare {
+	return messageShare{max(leastShare, e.window/(senders+1)), e.o.Bytes / (senders + 1)}
+}
 
 // takenMessage is a message that was taken from the link queue.
 type takenMessage struct {
@@ -39,7 +45,7 @@ type takenMessage struct {
 
 // forward sends what nodes have sent to where Rules say, until ctx ends.
 func (e *Engine) forward(ctx context.Context) {
-	in := e.o.Take(forwardWindow)
+	in := e.o.Take(e.window)
 	defer in.Close()
 	senders := make(map[store.Key]*ruleSender)
 	var running sync.WaitGroup
@@ -58,8 +64,11 @@ func (e *Engine) forward(ctx context.Context) {
 					s = &ruleSender{e: e, in: in, key: rule.key, woken: make(chan struct{}, 1)}
 					senders[rule.key] = s
 					running.Go(func() { s.run(ctx) })
+					for _, other := range senders {
+						other.trim(e.shareOf(len(senders)))
+					}
 				}
-				s.add(taken, max(leastShare, forwardWindow/len(senders)))
+				s.add(taken, e.shareOf(len(senders)))
 			}
 		}
 		select {
@@ -94,21 +103,40 @@ type ruleSender struct {
 
 	mu      sync.Mutex
 	waiting []*takenMessage
+	bytes   int // of their payloads
 }
 
-// add adds a message; if more than a share wait, the oldest that is not being sent gives way.
-func (s *ruleSender) add(m *takenMessage, share int) {
-	var lost *takenMessage
+// add adds a message.
+func (s *ruleSender) add(m *takenMessage, share messageShare) {
 	s.mu.Lock()
 	s.waiting = append(s.waiting, m)
-	if len(s.waiting) > share {
-		lost, s.waiting = s.waiting[1], slices.Delete(s.waiting, 1, 2)
+	s.bytes += len(m.Payload)
+	s.mu.Unlock()
+	s.trim(share)
+	wakeUp(s.woken)
+}
+
+// trim has the oldest messages that are not being sent give way until no more than the share wait.
+func (s *ruleSender) trim(share messageShare) {
+	s.mu.Lock()
+	last := 1
+	for bytes := s.bytes; last < len(s.waiting) && (len(s.waiting)-last+1 > share.messages || bytes > share.bytes); last++ {
+		bytes -= len(s.waiting[last].Payload)
+	}
+	var lost []*takenMessage
+	if last > 1 {
+		lost = slices.Clone(s.waiting[1:last])
+		s.waiting = slices.Delete(s.waiting, 1, last)
+	}
+	for _, m := range lost {
+		s.bytes -= len(m.Payload)
 	}
 	s.mu.Unlock()
-	wakeUp(s.woken)
-	if lost != nil {
-		s.release(lost)
-		s.e.count(s.key, 0, 1, fmt.Errorf("%d messages wait for the server, and the oldest gave way", share))
+	for _, m := range lost {
+		s.release(m)
+	}
+	if len(lost) > 0 {
+		s.e.count(s.key, 0, int64(len(lost)), fmt.Errorf("%d messages or %d bytes wait for the server, and the oldest gave way", share.messages, share.bytes))
 	}
 }
 
@@ -134,7 +162,8 @@ func (s *ruleSender) run(ctx context.Context) {
 			if err == nil {
 				again.Succeeded()
 				s.mu.Lock()
-				s.waiting = s.waiting[1:]
+				s.waiting[0], s.waiting = nil, s.waiting[1:]
+				s.bytes -= len(m.Payload)
 				s.mu.Unlock()
 				s.release(m)
 				continue

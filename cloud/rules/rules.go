@@ -39,6 +39,8 @@ type Options struct {
 
 	// Dial judges each address before a connection to it is made; nil: any is good.
 	Dial func(network, address string, c syscall.RawConn) error
+	// Bytes bounds what is taken of messages that wait for servers, among all Rules.
+	Bytes int
 	// Age is how long a message waits for a node or a server.
 	Age time.Duration
 	// Timeout is how long a service of a node may take for its answer.
@@ -55,6 +57,7 @@ type Engine struct {
 	log      zerolog.Logger // for what a client can cause any number of
 	client   *http.Client
 	retry    backoff.Backoff // of a server that doesn't take a message, and of a node that can't store one
+	window   int             // of messages that wait for servers
 	asked    pendingAnswers
 	messages waitingMessages
 
@@ -73,6 +76,7 @@ func New(o Options) *Engine {
 	if o.Now == nil {
 		o.Now = time.Now
 	}
+	o.Bytes = cmp.Or(o.Bytes, 64<<20)
 	o.Age, o.Timeout = cmp.Or(o.Age, 24*time.Hour), cmp.Or(o.Timeout, 30*time.Second)
 	dialer := &net.Dialer{Timeout: postTimeout, Control: o.Dial}
 	return &Engine{
@@ -82,7 +86,7 @@ func New(o Options) *Engine {
 			Transport:     &http.Transport{DialContext: dialer.DialContext, MaxIdleConnsPerHost: 4, IdleConnTimeout: time.Minute, TLSHandshakeTimeout: postTimeout},
 			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 		},
-		retry: backoff.Backoff{Min: time.Second, Max: time.Minute},
+		retry: backoff.Backoff{Min: time.Second, Max: time.Minute}, window: forwardWindow,
 		asked: pendingAnswers{byID: make(map[string]*pendingAnswer)}, messages: waitingMessages{nodes: make(map[string]*nodeQueue)},
 		active: make(map[store.Key]*activeRule), counts: make(map[store.Key]*ruleCount), dirty: make(chan struct{}, 1), routed: make(chan struct{}, 1),
 	}

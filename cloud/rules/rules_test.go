@@ -464,6 +464,33 @@ func TestAServerGetsANodesMessagesInOrderAndNoOtherWaitsForIt(t *testing.T) {
 	g.eventually(func() bool { return g.broker.LinkQueue().Stats().Messages == 0 }, "a Rule that is gone lets go of them")
 }
 
+// A server that is away holds up no other, however many messages wait for it, and however large they are: it has a share of what may wait.
+func TestMessagesForAServerThatIsAwayLeaveRoomForOthers(t *testing.T) {
+	for name, c := range map[string]struct {
+		window, size, share int
+	}{
+		"many":  {window: 2 * leastShare, size: 1, share: leastShare},
+		"large": {window: forwardWindow, size: 10_000, share: 50},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g := newRuleRig(t, func(o *Options) { o.Bytes = 1_000_000 })
+			g.window = c.window
+			there := newServer(t)
+			away := g.rule("away", "eventbus", "a", "rest", "http://127.0.0.1:1/")
+			g.rule("there", "eventbus", "t", "rest", there.URL)
+			g.start()
+			for range c.share + 25 {
+				g.comesUp("a", strings.Repeat("x", c.size))
+			}
+			g.eventually(func() bool { return g.broker.LinkQueue().Stats().Messages == c.share }, "a share of the messages waits")
+			g.comesUp("t", "hello")
+			g.eventually(func() bool { return there.taken() == "hello" }, "the other server gets its message")
+			g.eventually(func() bool { return g.status(away).FailMessages >= 25 }, "what gave way is counted")
+			require.Contains(t, strings.Join(g.status(away).Errors, "\n"), "the oldest gave way")
+		})
+	}
+}
+
 func TestWhatAServerRefusesAndWhatIsTooOldIsCountedAndLost(t *testing.T) {
 	g := newRuleRig(t, nil)
 	s := newServer(t, 400, 302)

@@ -310,16 +310,21 @@ const (
 	MaxRuleHeader = 16 << 10
 )
 
-// hopHeaders are for one connection, or say who somebody is to the hub: they go no further.
+// hopHeaders are for one connection, say who somebody is to the hub, or are about all that the hub's address serves: they go no further.
 var hopHeaders = []string{
 	"Connection", "Keep-Alive", "Proxy-Authenticate", "Proxy-Authorization", "Proxy-Connection", "Te", "Trailer", "Transfer-Encoding", "Upgrade", "Content-Length",
-	"Authorization", "Cookie", "Set-Cookie", "Origin", "Impersonate-User",
+	"Authorization", "Cookie", "Set-Cookie", "Set-Cookie2", "Origin", "Impersonate-User",
+	"Alt-Svc", "Clear-Site-Data", "Nel", "Public-Key-Pins", "Report-To", "Reporting-Endpoints", "Service-Worker-Allowed", "Strict-Transport-Security",
 }
 
-// CarriedHeader is the part of an HTTP header that a Rule carries; false: it is too large.
+// CarriedHeader is the part of an HTTP header that a Rule carries, with canonical names; false: it is too large.
 func CarriedHeader(h map[string][]string) (map[string][]string, bool) {
-	size, out := 0, maps.Clone(h)
-	for _, list := range h["Connection"] { // what it names is for one connection as well
+	size, out := 0, make(map[string][]string, len(h))
+	for name, values := range h {
+		name = http.CanonicalHeaderKey(name)
+		out[name] = append(out[name], values...)
+	}
+	for _, list := range out["Connection"] { // what it names is for one connection as well
 		for name := range strings.SplitSeq(list, ",") {
 			delete(out, http.CanonicalHeaderKey(strings.TrimSpace(name)))
 		}

@@ -4,6 +4,7 @@ package resource
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -67,6 +68,20 @@ func TestAnErrorOfARuleNamesTheFieldAndWhatIsMissing(t *testing.T) {
 		require.ErrorContains(t, e.Validate(), "spec.properties.service_port", port)
 	}
 	require.ErrorContains(t, endpointOf("mqtt").Validate(), "spec.ruleEndpointType")
+}
+
+// A node that writes the names of headers otherwise than HTTP libraries do sets no cookie at the hub's address, and nothing that is about all of it.
+func TestARuleCarriesNoHeaderThatIsAboutMoreThanItsAnswer(t *testing.T) {
+	carried, fits := CarriedHeader(map[string][]string{
+		"Content-Type": {"text/plain"}, "x-one": {"1"}, "X-One": {"2"}, "set-cookie": {"session=1"}, "SET-COOKIE": {"session=2"}, "transfer-encoding": {"chunked"},
+		"clear-site-data": {"*"}, "Strict-Transport-Security": {"max-age=1"}, "connection": {"x-hop"}, "X-Hop": {"1"},
+	})
+	require.True(t, fits)
+	require.ElementsMatch(t, []string{"1", "2"}, carried["X-One"])
+	delete(carried, "X-One")
+	require.Equal(t, map[string][]string{"Content-Type": {"text/plain"}}, carried)
+	_, fits = CarriedHeader(map[string][]string{"x-one": {strings.Repeat("x", MaxRuleHeader)}})
+	require.False(t, fits)
 }
 
 func TestARulesStatusHasEachReasonOnceAndTheLastTen(t *testing.T) {
