@@ -14,6 +14,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -42,6 +43,8 @@ type sharedLog struct {
 	member *cluster.Member
 	engine *jetstream.Log
 	name   string
+
+	standing atomic.Pointer[cluster.Member] // member, for who asks the hub while it begins to stand by
 }
 
 // openRecords opens the hub's log. With a log of several hubs it returns when this one owns it, and stands by until then.
@@ -118,6 +121,7 @@ func (s *sharedLog) own(ctx context.Context, o Options, key sealed.Key, m metric
 		return nil, err
 	}
 	s.member = cluster.New(cluster.Options{Log: s.engine, Key: key, Name: s.name, Silence: s.cfg.Silence, Lost: o.Lost, MayTake: s.check, Logger: s.log})
+	s.standing.Store(s.member)
 	s.register(m)
 	jo := logOptions(o.Config.Data.Dir)
 	jo.Log, jo.Shared = s.log, s.member.Commit
@@ -166,22 +170,18 @@ func (s *sharedLog) tell(ctx context.Context) {
 	}
 }
 
-// run has the others hear of this hub, and gives up frames that all have, until ctx ends.
+// run says how far this hub is, and gives up frames that all have, until ctx ends.
 func (s *sharedLog) run(ctx context.Context) error {
 	if s == nil {
 		<-ctx.Done()
 		return nil
 	}
-	ended := make(chan error, 1)
-	go func() { ended <- s.member.Run(context.WithoutCancel(ctx)) }() // until close: a hub that stops takes its time, and answers meanwhile
 	go s.tell(ctx)
 	tick := time.NewTicker(time.Minute)
 	defer tick.Stop()
 	past := pastPositions{keep: s.cfg.Keep}
 	for {
 		select {
-		case err := <-ended:
-			return err
 		case <-ctx.Done():
 			return nil
 		case now := <-tick.C:
@@ -308,8 +308,8 @@ func (s *sharedLog) standByPage(o Options, m metrics.Registry) (*httpserver.Serv
 	mux.Handle("GET /metrics", m.Handler())
 	mux.HandleFunc("/", func(w http.ResponseWriter, _ *http.Request) {
 		owner := "nobody yet"
-		if s.member != nil {
-			owner = cmp.Or(s.member.Owner(), owner)
+		if m := s.standing.Load(); m != nil {
+			owner = cmp.Or(m.Owner(), owner)
 		}
 		refuse(w, "standby of "+owner)
 	})

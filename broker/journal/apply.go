@@ -104,6 +104,9 @@ func (c LogCopy) Apply(to Origin, bodies ...[]byte) error {
 	return c.journal.Sync(append(changes, to.Change()))
 }
 
+// Note stores where the copy is with the next group, or soon. Nobody waits for it.
+func (c LogCopy) Note(at Origin) { c.journal.Commit([]RecordChange{at.Change()}, nil) }
+
 // Source is a journal's log, for who copies it.
 type Source struct {
 	ordered.Reader

@@ -132,7 +132,7 @@ func (h *testHub) startLocked() {
 		h.mu.Lock()
 		h.owning = h.member == m
 		h.mu.Unlock()
-		_ = m.Run(context.Background())
+		<-m.ctx.Done()
 	}()
 }
 
@@ -522,4 +522,93 @@ func TestAFrameOfAnotherVersionStopsAHub(t *testing.T) {
 	require.ErrorContains(t, err, "upgrade this hub")
 	_, err = decodeFrame(binary.LittleEndian.AppendUint64(nil, 1))
 	require.Error(t, err)
+}
+
+// A hub that has taken the log may need longer than the silence until it serves.
+func TestWhoHasTakenTheLogIsHeardBeforeItServes(t *testing.T) {
+	c := newCluster(t, 2, leftOutNone)
+	h := c.hubs[0]
+	m := New(Options{Log: h.log, Key: h.key, Name: h.name, Silence: testSilence, Logger: zerolog.Nop(), Lost: func(error) {}})
+	j, err := journal.Open(journal.Options{Dir: h.dir, Log: zerolog.Nop(), Shared: m.Commit})
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = m.Close(); _ = j.Close() })
+	require.NoError(t, m.Stand(t.Context(), j))
+	c.hubs[1].start()
+	_, end, err := c.memory.Bounds(t.Context())
+	require.NoError(t, err)
+	require.Eventually(t, func() bool {
+		_, now, err := c.memory.Bounds(t.Context())
+		return err == nil && now >= end+16
+	}, 30*time.Second, time.Millisecond)
+	require.True(t, m.Owns())
+}
+
+// What shows how far a hub is never waits for an append.
+func TestHowFarAHubIsIsSaidWhileTheLogDoesNotAnswer(t *testing.T) {
+	c := newCluster(t, 1, leftOutNone)
+	h := c.startAll()
+	require.NoError(t, c.put(h, 1))
+	m, _ := h.owner()
+	c.memory.Inject(func([][]byte) orderedtest.AppendFault { return orderedtest.LostRequest })
+	require.Eventually(t, func() bool { return !m.Owns() }, 30*time.Second, time.Millisecond)
+	said := make(chan ordered.Position, 1)
+	go func() { said <- m.At() }()
+	select {
+	case at := <-said:
+		require.NotZero(t, at)
+	case <-time.After(10 * time.Second):
+		t.Fatal("it waits for the append")
+	}
+}
+
+// doubtfulLog is a log that was cut back, and whose engine believes that only after a while.
+type doubtfulLog struct {
+	ordered.Log
+	doubts time.Duration
+}
+
+func (l *doubtfulLog) Read(ctx context.Context, after ordered.Position) iter.Seq2[ordered.Frame, error] {
+	return func(yield func(ordered.Frame, error) bool) {
+		if _, end, err := l.Bounds(ctx); err == nil && after > end {
+			select {
+			case <-time.After(l.doubts):
+			case <-ctx.Done():
+				yield(ordered.Frame{}, ctx.Err())
+				return
+			}
+		}
+		l.Log.Read(ctx, after)(yield)
+	}
+}
+
+func TestALogThatWasCutBackIsRefusedWheneverTheEngineBelievesIt(t *testing.T) {
+	memory, key := orderedtest.NewMemory(), sealed.NewKey()
+	h := newHub(t, &doubtfulLog{memory, lookTime + 200*time.Millisecond}, key, "hub")
+	c := &testCluster{t: t, acked: make(map[uint64]string)}
+	h.start()
+	t.Cleanup(h.kill)
+	c.awaitOwner(h)
+	require.NoError(t, c.put(h, 1))
+	memory.Change(func(f [][]byte) [][]byte { return f[:1] })
+	require.Eventually(t, func() bool { h.mu.Lock(); defer h.mu.Unlock(); return h.failed != nil }, 30*time.Second, time.Millisecond)
+	require.ErrorIs(t, h.failed, ordered.ErrBack)
+}
+
+// The frames of an owner that nobody sends anything may be trimmed up to where it says that it is: after a kill it goes on behind them.
+func TestAnIdleOwnersJournalIsNotFarBehind(t *testing.T) {
+	c := newCluster(t, 1, leftOutNone)
+	h := c.startAll()
+	m, j := h.owner()
+	at := func() ordered.Position {
+		o, is, err := journal.CopyIn(j).Origin()
+		require.NoError(t, err)
+		require.True(t, is)
+		return o.At
+	}
+	before := at()
+	m.mu.Lock()
+	m.idle = idleFrames - 3
+	m.mu.Unlock()
+	require.Eventually(t, func() bool { return at() > before }, 30*time.Second, time.Millisecond)
+	require.Empty(t, c.findings())
 }

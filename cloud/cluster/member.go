@@ -72,10 +72,13 @@ type Member struct {
 	state atomic.Int32
 	fresh atomic.Int64 // until when, by the clock, nobody else can own the log
 	owner atomic.Pointer[string]
-	heard atomic.Int64 // when a frame was read or appended last
+	heard atomic.Int64  // when a frame was read or appended last
+	at    atomic.Uint64 // the mark's position, for who doesn't wait for an append
 
-	mu       sync.Mutex
+	mu       sync.Mutex  // held while an owner appends, however long that takes
 	mark     sealed.Mark // what was read and applied, or appended
+	into     journal.LogCopy
+	idle     int // frames of an owner since the last group, which say nothing
 	number   uint64
 	applying journal.Origin
 	sent     time.Duration // when the last frame was appended
@@ -135,10 +138,12 @@ func (m *Member) Owner() string { return *m.owner.Load() }
 func (m *Member) Silent() time.Duration { return m.o.Clock() - time.Duration(m.heard.Load()) }
 
 // At is the position up to which this hub has what is in the log.
-func (m *Member) At() ordered.Position {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return m.mark.At
+func (m *Member) At() ordered.Position { return ordered.Position(m.at.Load()) }
+
+// reach notes up to where this hub has what is in the log. The caller holds mu.
+func (m *Member) reach(mark sealed.Mark) {
+	m.mark = mark
+	m.at.Store(uint64(mark.At))
 }
 
 // Commit appends a group of the journal, and says where it is. It returns when that is sure, or never.
@@ -151,6 +156,7 @@ func (m *Member) Commit(_ context.Context, body []byte) (journal.Origin, error) 
 	if err := m.append(kindCommit, body); err != nil {
 		return journal.Origin{}, err
 	}
+	m.idle = 0
 	return originOf(m.o.Log.ID(), m.mark), nil
 }
 
@@ -190,7 +196,7 @@ func (e *takenError) Error() string {
 const (
 	retryPause = 50 * time.Millisecond
 	retryMost  = time.Second
-	lookTime   = time.Second // for a frame that must be there to be read
+	lookTime   = time.Second // for a frame that must be there to be read, before the next attempt
 )
 
 // put appends a frame at the mark, whatever it takes: it is made again until it is known to be there, or another one is. The caller holds mu.
@@ -199,6 +205,9 @@ func (m *Member) put(kind byte, body []byte) error {
 	f := frame{kind, m.writer, m.number, body}
 	text := f.encode()
 	began := m.o.Clock()
+	looking, stop := context.WithCancel(m.ctx)
+	defer stop()
+	var seen chan nextFrame // of who looks: an engine may need longer than lookTime to believe that the log ends before the mark
 	for pause := retryPause; ; pause = min(2*pause, retryMost) {
 		at, err := m.log.Append(m.ctx, m.mark.At, text)
 		if last := m.log.Last(); err == nil && last.At == at { // else others have appended since
@@ -209,17 +218,28 @@ func (m *Member) put(kind byte, body []byte) error {
 			return m.ctx.Err()
 		}
 		// Somebody's frame may be there. That none is to be seen says nothing: then it is appended again.
-		next, is, broken := m.next()
+		if seen == nil {
+			seen = make(chan nextFrame, 1)
+			go func(from sealed.Mark, seen chan<- nextFrame) { seen <- m.next(looking, from) }(m.mark, seen)
+		}
+		var next nextFrame
+		select {
+		case next = <-seen:
+			seen = nil
+		case <-time.After(lookTime):
+		case <-m.ctx.Done():
+			return m.ctx.Err()
+		}
 		switch {
-		case broken != nil:
-			return broken
-		case is && next.writer == f.writer && m.o.ablation == noBarrier:
-			m.mark = next.mark
+		case next.broken != nil:
+			return next.broken
+		case next.is && next.writer == f.writer && m.o.ablation == noBarrier:
+			m.reach(next.mark)
 			continue
-		case is && next.writer == f.writer && next.number == f.number:
+		case next.is && next.writer == f.writer && next.number == f.number:
 			m.stored(next.mark, began)
 			return nil
-		case is:
+		case next.is:
 			return &takenError{next.frame}
 		}
 		if pause == retryMost {
@@ -235,7 +255,8 @@ func (m *Member) put(kind byte, body []byte) error {
 
 // stored notes that a frame is in the log. Others count their silence from when they read it, which is after the append began.
 func (m *Member) stored(mark sealed.Mark, began time.Duration) {
-	m.mark, m.sent = mark, m.o.Clock()
+	m.reach(mark)
+	m.sent = m.o.Clock()
 	m.heard.Store(int64(m.sent))
 	m.fresh.Store(int64(began + m.o.Silence/5*4)) // clocks may run differently
 	m.waiting.Lock()
@@ -244,46 +265,46 @@ func (m *Member) stored(mark sealed.Mark, began time.Duration) {
 	m.waiting.Unlock()
 }
 
-// markedFrame is a frame that was read.
-type markedFrame struct {
+// nextFrame is what is to be seen behind a mark.
+type nextFrame struct {
 	frame
-	mark sealed.Mark
+	is     bool // there is a frame
+	mark   sealed.Mark
+	broken error // why there is none to be waited for
 }
 
-// next is the frame after the mark, if it is to be seen.
-func (m *Member) next() (next markedFrame, is bool, err error) {
-	ctx, cancel := context.WithTimeout(m.ctx, lookTime)
-	defer cancel()
-	for f, err := range m.log.Follow(ctx, m.mark) {
+// next waits for the frame after a mark, until ctx ends.
+func (m *Member) next(ctx context.Context, from sealed.Mark) (next nextFrame) {
+	for f, err := range m.log.Follow(ctx, from) {
 		var broken *sealed.BrokenError
 		if errors.As(err, &broken) || errors.Is(err, ordered.ErrGone) || errors.Is(err, ordered.ErrBack) {
-			return next, false, err
-		} else if err != nil {
-			return next, false, nil
+			next.broken = err
+		}
+		if err != nil {
+			return next
 		}
 		next.mark = f.Mark
-		next.frame, err = decodeFrame(f.Body)
+		next.frame, next.broken = decodeFrame(f.Body)
 		next.body = append([]byte(nil), next.body...)
-		return next, err == nil, err
+		next.is = next.broken == nil
+		return next
 	}
-	return next, false, nil
+	return next
 }
 
-// Run has an owner be heard, until ctx ends or it owns the log no more.
-func (m *Member) Run(ctx context.Context) error {
+// keepHeard has an owner be heard, until Close.
+func (m *Member) keepHeard() {
 	every := m.o.Silence / 4
 	tick := time.NewTicker(every / 2)
 	defer tick.Stop()
 	for {
 		select {
-		case <-ctx.Done():
-			return nil
 		case <-m.ctx.Done():
-			return nil
+			return
 		case <-tick.C:
 		}
-		if err := m.beHeard(every); err != nil {
-			return err
+		if m.beHeard(every) != nil {
+			return
 		}
 	}
 }
@@ -294,7 +315,12 @@ func (m *Member) beHeard(every time.Duration) error {
 	if m.o.Clock()-m.sent < every {
 		return nil
 	}
-	return m.append(kindIdle, []byte(m.o.Name))
+	err := m.append(kindIdle, []byte(m.o.Name))
+	if m.idle++; err == nil && m.idle >= idleFrames { // the journal must not be behind what is trimmed
+		m.idle = 0
+		m.into.Note(originOf(m.o.Log.ID(), m.mark))
+	}
+	return err
 }
 
 // Release tells the others that this hub stops, for as long as ctx.

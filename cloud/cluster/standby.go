@@ -20,8 +20,8 @@ const (
 	idleFrames  = 256 // that are applied as one, since they say nothing
 )
 
-// Stand follows the log into a journal, until this hub owns it. The journal then has all that is in the log. An error is why this hub can't be a member
-// as it is.
+// Stand follows the log into a journal, until this hub owns it. The journal then has all that is in the log, and the others hear of this hub from then on,
+// however long it takes until it serves. An error is why this hub can't be a member as it is.
 func (m *Member) Stand(ctx context.Context, j *journal.Journal) error {
 	into := journal.CopyIn(j)
 	origin, is, err := into.Origin()
@@ -38,10 +38,15 @@ func (m *Member) Stand(ctx context.Context, j *journal.Journal) error {
 		return err
 	}
 	m.mu.Lock()
-	m.mark, m.log = mark, sealed.New(m.o.Log, m.o.Key, mark)
+	m.reach(mark)
+	m.into, m.log = into, sealed.New(m.o.Log, m.o.Key, mark)
 	m.mu.Unlock()
 	m.heard.Store(int64(m.o.Clock()))
-	return (&standbyRun{m: m, into: into, frames: make(chan received, applyFrames)}).run(ctx)
+	if err := (&standbyRun{m: m, into: into, frames: make(chan received, applyFrames)}).run(ctx); err != nil {
+		return err
+	}
+	go m.keepHeard()
+	return nil
 }
 
 // standbyRun is a member that stands by.
@@ -153,7 +158,7 @@ func (s *standbyRun) apply(f received) error {
 		}
 	}
 	s.m.mu.Lock()
-	s.m.mark = mark
+	s.m.reach(mark)
 	s.m.mu.Unlock()
 	return nil
 }
@@ -183,7 +188,7 @@ func (s *standbyRun) take() (took bool, err error) {
 	defer m.mu.Unlock()
 	if m.o.ablation == takesUnread {
 		if _, end, err := m.o.Log.Bounds(m.ctx); err == nil {
-			m.mark = sealed.Mark{At: end}
+			m.reach(sealed.Mark{At: end})
 		}
 	}
 	m.log.SetEpoch(m.log.Last().Epoch + 1)
