@@ -31,9 +31,10 @@ import (
 // heldLog is a log whose appends wait while it is held: before they are in the log, or after, as when the answer is late.
 type heldLog struct {
 	ordered.Log
-	mu     sync.Mutex
-	held   chan struct{} // nil: it is not held
-	stored bool          // appends wait after they are in the log
+	mu      sync.Mutex
+	held    chan struct{} // nil: it is not held
+	stored  bool          // appends wait after they are in the log
+	waiting bool          // an append waits
 }
 
 func (l *heldLog) hold(stored bool) (release func()) {
@@ -44,9 +45,23 @@ func (l *heldLog) hold(stored bool) (release func()) {
 	return sync.OnceFunc(func() {
 		l.mu.Lock()
 		defer l.mu.Unlock()
-		l.held = nil
+		l.held, l.waiting = nil, false
 		close(held)
 	})
+}
+
+// wait has an append wait for the release.
+func (l *heldLog) wait(held chan struct{}) {
+	l.mu.Lock()
+	l.waiting = l.held == held
+	l.mu.Unlock()
+	<-held
+}
+
+func (l *heldLog) hasWaiting() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.waiting
 }
 
 func (l *heldLog) Append(ctx context.Context, after ordered.Position, frames ...[]byte) (ordered.Position, error) {
@@ -54,11 +69,11 @@ func (l *heldLog) Append(ctx context.Context, after ordered.Position, frames ...
 	held, stored := l.held, l.stored
 	l.mu.Unlock()
 	if held != nil && !stored {
-		<-held
+		l.wait(held)
 	}
 	at, err := l.Log.Append(ctx, after, frames...)
 	if held != nil && stored {
-		<-held
+		l.wait(held)
 	}
 	return at, err
 }
@@ -78,6 +93,7 @@ func TestNobodyWhoReadsWaitsForALogThatDoesNotAnswer(t *testing.T) {
 		h.release = h.log.hold(stored)
 		t.Cleanup(h.release)
 		answered, writes := h.write(i)
+		require.Eventually(t, h.log.hasWaiting, 10*time.Second, time.Millisecond, "a write is to wait before anybody reads")
 		require.NoError(t, h.readFor(hold, i == 0))
 		require.Empty(t, answered, "nothing is acknowledged")
 		h.release()
@@ -121,7 +137,7 @@ func TestAHubThatAnswersFirstOrLetsReadersWaitIsFound(t *testing.T) {
 	said, err := exec.CommandContext(t.Context(), "go", "test", "-c", "-overlay", overlay, "-o", program, ".").CombinedOutput()
 	require.NoError(t, err, "%s", said)
 	for fault, found := range map[string]string{"answers first": "nothing is acknowledged", "readers wait": "takes longer than|a client can't connect"} {
-		run := exec.CommandContext(t.Context(), program, "-test.run=^TestNobodyWhoReadsWaitsForALogThatDoesNotAnswer$")
+		run := exec.CommandContext(t.Context(), program, "-test.run=^TestNobodyWhoReadsWaitsForALogThatDoesNotAnswer$", "-test.timeout=2m")
 		run.Env = append(os.Environ(), "EDGEBUS_TEST_FAULT="+fault)
 		said, err := run.CombinedOutput()
 		require.Error(t, err, "%s: %s", fault, said)
