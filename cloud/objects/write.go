@@ -384,6 +384,13 @@ func (s *Registry) updateStatus(ctx context.Context, key store.Key, old, wanted 
 			return record, err
 		}
 	}
+	if record.Data == nil && bytes.Equal(next.Status, old.Status) { // the store takes a status alone for a change if it was derived
+		stored, err := s.Reader.Get(ctx, key)
+		if err == nil && stored.Rev != old.rev {
+			err = store.Conflict(key, old.rev, stored.Rev)
+		}
+		return stored, err
+	}
 	if record.Status == nil {
 		record.Status = json.RawMessage{} // removes it
 	}

@@ -4,12 +4,16 @@ package objects_test
 
 import (
 	"bytes"
+	"path/filepath"
 	"testing"
 
+	"github.com/rs/zerolog"
 	"github.com/stretchr/testify/require"
 
+	"github.com/edgebus/edgebus/broker/daemon/seal"
 	"github.com/edgebus/edgebus/cloud/objects"
 	"github.com/edgebus/edgebus/cloud/store"
+	"github.com/edgebus/edgebus/cloud/store/disk"
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
@@ -166,4 +170,40 @@ func TestAControllerDeletesOnlyWhatItMeans(t *testing.T) {
 	require.NoError(t, err, "it was changed meanwhile")
 	require.NoError(t, objects.DeleteIf(t.Context(), c, key, func(*resource.Node) bool { return true }))
 	require.ErrorIs(t, objects.DeleteIf(t.Context(), c, key, isSeen), resource.NotFound)
+}
+
+// After a restart a status is derived for who reads it. To write it as it was read changes nothing, whichever way it is written.
+func TestAStatusThatWasDerivedIsWrittenWhenItChanges(t *testing.T) {
+	dir := t.TempDir()
+	key, err := seal.Create(dir)
+	require.NoError(t, err)
+	open := func() (*disk.Store, *objects.Controller) {
+		s, err := disk.Open(disk.Options{Path: filepath.Join(dir, "log")})
+		require.NoError(t, err)
+		t.Cleanup(func() { require.NoError(t, s.Close()) })
+		return s, objects.New(objects.Options{Reader: s, Writer: s, Derived: s, Log: zerolog.Nop(), Seal: key}).Controller("fleets")
+	}
+	s, c := open()
+	_, err = objects.Create(t.Context(), c, newNode("n1"))
+	require.NoError(t, err)
+	require.NoError(t, s.Close())
+	s, c = open()
+	_, err = s.DeriveStatuses(resource.KindNode, func(store.Object) []byte { return []byte(`{"state":"online"}`) })
+	require.NoError(t, err)
+	n1 := store.Key{Kind: resource.KindNode, Name: "n1"}
+	seen, err := s.Get(t.Context(), n1)
+	require.NoError(t, err)
+	is := func(state string) func(*resource.Node) error {
+		return func(n *resource.Node) error { n.Status.State = state; return nil }
+	}
+	require.NoError(t, objects.UpdateStatus(t.Context(), c, n1, is("online")))
+	require.NoError(t, objects.UpdateDerived(t.Context(), c, n1, func(*resource.Node) (bool, error) { return true, nil }))
+	require.NoError(t, objects.Update(t.Context(), c, n1, is("online")))
+	now, err := s.Get(t.Context(), n1)
+	require.NoError(t, err)
+	require.Equal(t, seen, now)
+	require.NoError(t, objects.UpdateStatus(t.Context(), c, n1, is("offline")))
+	now, err = s.Get(t.Context(), n1)
+	require.NoError(t, err)
+	require.Contains(t, string(now.Status), `"state":"offline"`)
 }
