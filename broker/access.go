@@ -340,7 +340,7 @@ func (a *accessControl) nodeSubscribe(id *Identity, filter string) error {
 	}
 	if key, ok := strings.CutPrefix(filter, topics.Prefix+id.Node+"/"); ok {
 		for _, allowed := range a.nodeTopics {
-			if !filterCovers(filterOfPattern(allowed.Pattern), key) {
+			if !topics.Covers(filterOfPattern(allowed.Pattern), key) {
 				continue
 			}
 			if linkOnly[allowed.Kind] && !id.IsLink() {
@@ -353,7 +353,7 @@ func (a *accessControl) nodeSubscribe(id *Identity, filter string) error {
 		return forbiddenError(filter, "a node may subscribe to its own link and commands only")
 	}
 	for _, d := range a.bridgeDown {
-		if filterCovers(filterForNode(d, id.Node), filter) {
+		if topics.Covers(filterForNode(d, id.Node), filter) {
 			return nil
 		}
 	}
@@ -441,24 +441,6 @@ func matchAny(globs []string, name string) bool {
 		ok, _ := path.Match(glob, name)
 		return ok
 	})
-}
-
-// filterCovers reports whether every topic that filter matches is matched by wide, too.
-func filterCovers(wide, filter string) bool {
-	for {
-		wl, wrest, wmore := strings.Cut(wide, "/")
-		if wl == "#" {
-			return true
-		}
-		fl, frest, fmore := strings.Cut(filter, "/")
-		if fl == "#" || wl != "+" && wl != fl {
-			return false
-		}
-		if !wmore || !fmore {
-			return wmore == fmore || wrest == "#"
-		}
-		wide, filter = wrest, frest
-	}
 }
 
 func roleNames(id *Identity) string {

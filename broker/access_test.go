@@ -214,26 +214,6 @@ func TestSubscriptionLimit(t *testing.T) {
 	require.Equal(t, []byte{0x97}, c.subscribe("c", 1).ReasonCodes)
 }
 
-func TestCovers(t *testing.T) {
-	for _, c := range []struct {
-		wide, filter string
-		want         bool
-	}{
-		{"a/+", "a/b", true},
-		{"a/+", "a/+", true},
-		{"a/+", "a/#", false},
-		{"a/+", "a", false},
-		{"a/+", "a/b/c", false},
-		{"a/#", "a/b/#", true},
-		{"a/#", "a", true},
-		{"a/b", "a/+", false},
-		{"a", "#", false},
-		{"+", "a", true},
-	} {
-		require.Equal(t, c.want, filterCovers(c.wide, c.filter), "%s %s", c.wide, c.filter)
-	}
-}
-
 func TestEveryRowOfTheContractHasItsRights(t *testing.T) {
 	a := newAccessControl(Options{})
 	for _, role := range []topics.Role{topics.RoleNode, topics.RoleMapper, topics.RoleOperator, topics.RoleViewer} {

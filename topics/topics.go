@@ -414,6 +414,27 @@ func SplitShare(filter string) (group, rest string, err error) {
 	return group, rest, nil
 }
 
+// Covers reports whether wide matches every topic that filter matches. It takes plain filters, and allocates nothing.
+func Covers(wide, filter string) bool {
+	if strings.HasPrefix(filter, "$") && !strings.HasPrefix(wide, "$") {
+		return false // wildcards at the first level leave out what is the broker's
+	}
+	for {
+		wl, wrest, wmore := strings.Cut(wide, "/")
+		if wl == "#" {
+			return true
+		}
+		fl, frest, fmore := strings.Cut(filter, "/")
+		if fl == "#" || wl != "+" && wl != fl {
+			return false
+		}
+		if !wmore || !fmore {
+			return wmore == fmore || wrest == "#"
+		}
+		wide, filter = wrest, frest
+	}
+}
+
 // Match reports whether the filter covers the topic, by MQTT's rules. It takes a
 // plain filter (see SplitShare) and allocates nothing.
 func Match(filter, topic string) bool {

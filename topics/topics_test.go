@@ -144,6 +144,28 @@ func TestMatch(t *testing.T) {
 	}
 }
 
+func TestAFilterCoversWhatMatchesNothingElse(t *testing.T) {
+	for _, c := range []struct {
+		wide, filter string
+		want         bool
+	}{
+		{"a/+", "a/b", true},
+		{"a/+", "a/+", true},
+		{"a/+", "a/#", false},
+		{"a/+", "a", false},
+		{"a/+", "a/b/c", false},
+		{"a/#", "a/b/#", true},
+		{"a/#", "a", true},
+		{"a/b", "a/+", false},
+		{"a", "#", false},
+		{"+", "a", true},
+		{"#", "$SYS/#", false},
+		{"$SYS/#", "$SYS/+", true},
+	} {
+		require.Equal(t, c.want, Covers(c.wide, c.filter), "%s %s", c.wide, c.filter)
+	}
+}
+
 func TestCheckFilter(t *testing.T) {
 	for _, s := range []string{"#", "+", "a/+/b/#", "/", "$share/g/a/#", "$SYS/#"} {
 		require.NoError(t, CheckFilter(s), s)

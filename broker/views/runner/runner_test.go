@@ -213,6 +213,11 @@ func TestWhatAPeerWantsIsAskedForByTheViewsUser(t *testing.T) {
 	require.Equal(t, []string{`view-ha v1/nodes/n1/devices/lamp/desired {"power":"ON"}`}, s.tree.asked())
 }
 
+func TestNoMessageOfAPeerMatchesTwoFilters(t *testing.T) {
+	require.Equal(t, []string{"edgebus/n1/#", "homeassistant/+/+/+/config", "homeassistant/status"},
+		filtersOf(haView("mqtt://ha.example.org").New("n1").Connect(1)))
+}
+
 // Whenever views end, in order or not, and whatever they are next, what is shown is what the tree has, and what is switched off has left nothing.
 func TestNothingIsLeftOverWhereverAViewEnds(t *testing.T) {
 	s := newViewStage(t)

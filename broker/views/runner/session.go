@@ -55,9 +55,8 @@ func (s *session) begin(ctx context.Context, _ bool) error {
 	if s.begun.Swap(true) { // there is one connection
 		return errEnded
 	}
-	c := s.exchange.Connection
 	var subscriptions []client.Subscription
-	for _, f := range slices.Compact(slices.Sorted(slices.Values(slices.Concat(c.Filters, c.Retained)))) {
+	for _, f := range filtersOf(s.exchange.Connection) {
 		subscriptions = append(subscriptions, client.Subscription{Filter: f, QoS: 1, NoLocal: true, RetainAsPublished: true})
 	}
 	if len(subscriptions) > 0 {
@@ -70,6 +69,15 @@ func (s *session) begin(ctx context.Context, _ bool) error {
 	s.p.of.counters.connections.Add(1)
 	s.up <- ctx
 	return nil
+}
+
+// filtersOf are those of a connection, without those that another covers: many brokers send a message once for each filter that matches it, and
+// what a peer asks for would be done twice.
+func filtersOf(c views.Connection) []string {
+	all := slices.Compact(slices.Sorted(slices.Values(slices.Concat(c.Filters, c.Retained))))
+	return slices.DeleteFunc(slices.Clone(all), func(f string) bool {
+		return slices.ContainsFunc(all, func(wide string) bool { return wide != f && topics.Covers(wide, f) })
+	})
 }
 
 func (s *session) receive(m client.Message) {
