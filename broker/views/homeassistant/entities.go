@@ -187,11 +187,12 @@ func (b *entityBuilder) addLight() {
 	var power, brightness *resource.Property
 	for i, p := range b.d.Model.Spec.Properties {
 		_, _, switched := onOff(p)
+		least, _, dimmed := positions(p)
 		switch {
 		case !p.Writable():
 		case switched && (p.Quantity == "light" || power == nil && p.Quantity == ""):
 			power = &b.d.Model.Spec.Properties[i]
-		case isNumber(p) && p.Name == "brightness" && cmp.Or(valueOf(p.Minimum), 0) == 0 && valueOf(p.Maximum) > 0:
+		case p.Name == "brightness" && dimmed && least == 0:
 			brightness = &b.d.Model.Spec.Properties[i]
 		}
 	}
@@ -205,10 +206,17 @@ func (b *entityBuilder) addLight() {
 	if b.used[power.Name] = true; brightness != nil {
 		b.used[brightness.Name] = true
 		config["brightness_state_topic"], config["brightness_command_topic"] = b.reported(*brightness), b.desired(*brightness)
-		config["brightness_scale"] = valueOf(brightness.Maximum)
+		config["brightness_scale"] = *brightness.Maximum
 		config["on_command_type"] = "last"
 	}
 	b.add("light", escapeID(power.Name), "", config)
+}
+
+// positions is the range of a number whose values are whole numbers, more than two, as those of lights and covers are in Home Assistant.
+func positions(p resource.Property) (closed, open int, ok bool) {
+	least, most := valueOf(p.Minimum), valueOf(p.Maximum)
+	closed, open = int(least), int(most)
+	return closed, open, isNumber(p) && len(p.Enum) == 0 && least == float64(closed) && most == float64(open) && open-closed > 1
 }
 
 func valueOf(f *float64) float64 {
@@ -330,14 +338,17 @@ func countDecimals(step float64) int {
 func (b *entityBuilder) addCover(p resource.Property) bool {
 	config := map[string]any{"device_class": p.Quantity}
 	name := titleOf(p.Title, p.Name)
+	closed, open, moved := positions(p)
 	switch {
-	case isNumber(p) && len(p.Enum) == 0 && minimumOf(p.Minimum) < maximumOf(p.Maximum) && p.Minimum != nil && p.Maximum != nil:
+	case moved:
 		config["position_topic"], config["set_position_topic"] = b.reported(p), b.desired(p)
-		config["position_closed"], config["position_open"] = int(*p.Minimum), int(*p.Maximum)
+		config["position_closed"], config["position_open"] = closed, open
 		config["position_template"] = orNone
 		name = ""
+		config["command_topic"], config["payload_stop"] = b.desired(p), any(nil)
+		config["payload_open"], config["payload_close"] = strconv.Itoa(open), strconv.Itoa(closed)
 		if b.commands["open"] && b.commands["close"] {
-			config["command_topic"], config["payload_open"], config["payload_close"], config["payload_stop"] = b.v.ownTopic(b.d)+"call", "open", "close", any(nil)
+			config["command_topic"], config["payload_open"], config["payload_close"] = b.v.ownTopic(b.d)+"call", "open", "close"
 			b.used["commands/open"], b.used["commands/close"] = true, true
 			if b.commands["stop"] {
 				config["payload_stop"], b.used["commands/stop"] = "stop", true
@@ -348,7 +359,7 @@ func (b *entityBuilder) addCover(p resource.Property) bool {
 		config["state_open"], config["state_closed"], config["payload_open"], config["payload_close"] = "open", "closed", "open", "closed"
 		config["payload_stop"] = any(nil)
 		if slices.Contains(p.Enum, "stop") {
-			config["payload_stop"] = "stop"
+			config["payload_stop"], config["state_stopped"] = "stop", "stop"
 		}
 	default:
 		return false
