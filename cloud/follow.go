@@ -170,10 +170,21 @@ func (f followFlags) printStatus(stdout, stderr io.Writer) int {
 	}
 	lag := s.Lag(time.Now())
 	fmt.Fprint(stdout, s)
-	if !s.Whole || len(s.Lacking) > 0 || lag > f.within {
-		fmt.Fprintf(stdout, "NOT WELL: it is to be whole, with all keys, and %s old at most; it is %s old\n", f.within, lag.Round(time.Millisecond))
+	var not []string
+	if !s.Whole {
+		not = append(not, "the first copy isn't finished")
+	}
+	if len(s.Lacking) > 0 {
+		not = append(not, "keys are lacking")
+	}
+	if s.Whole && lag > f.within {
+		not = append(not, fmt.Sprintf("it is %s old, and may be %s (--within)", lag.Round(time.Millisecond), f.within))
+	}
+	if len(not) > 0 {
+		fmt.Fprintln(stdout, "NOT WELL:   "+strings.Join(not, "; "))
 		return 1
 	}
+	fmt.Fprintf(stdout, "well        it is %s old, and can be taken over\n", lag.Round(time.Millisecond))
 	return 0
 }
 

@@ -282,7 +282,7 @@ func (s *sharedLog) guard(h http.Handler) http.Handler {
 			h.ServeHTTP(w, r)
 			return
 		}
-		refuse(w, "the log of the hubs doesn't answer; nothing is read or written meanwhile")
+		refuse(w, "the log of the hubs doesn't answer, and nothing is read or written meanwhile: are two of its NATS servers there?")
 	})
 }
 
@@ -306,12 +306,16 @@ func (s *sharedLog) standByPage(o Options, m metrics.Registry) (*httpserver.Serv
 	mux.HandleFunc("GET /livez", alive)
 	mux.HandleFunc("GET /healthz", alive)
 	mux.Handle("GET /metrics", m.Handler())
-	mux.HandleFunc("/", func(w http.ResponseWriter, _ *http.Request) {
+	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
 		owner := "nobody yet"
 		if m := s.standing.Load(); m != nil {
 			owner = cmp.Or(m.Owner(), owner)
 		}
-		refuse(w, "standby of "+owner)
+		text := "standby of " + owner
+		if !slices.Contains(alwaysServed, r.URL.Path) {
+			text += ": ask the hub that serves, by the address that leads to it"
+		}
+		refuse(w, text)
 	})
 	return httpserver.Listen(ho, o.Log, mux)
 }
@@ -331,15 +335,33 @@ func (s *sharedLog) register(m metrics.Registry) {
 	gauge("silent_seconds", "For how long nothing was read of the log or appended to it.", func() float64 { return s.member.Silent().Seconds() })
 }
 
+const clusterHelp = `Makes one of several hubs that have a log in common, on NATS servers: one serves, the others stand by.
+
+init makes the stream that is the log, and cluster.key, which seals it. This hub has to be stopped, and keeps its data. Start it then, and make a
+backup of it (cloudhub backup FILE) as soon as it serves: /readyz is 200.
+join puts such a backup into an empty data directory, as restore does. Start the hub then, and delete the backup, which has all keys.
+
+The settings of each hub name the servers before: store.engine, store.nats.
+
+Usage:
+  cloudhub cluster init [--config FILE]
+  cloudhub cluster join BACKUP [--config FILE] [--data-dir DIRECTORY] [--force] [--dry-run]
+`
+
 // clusterMain runs `cloudhub cluster init` and `cloudhub cluster join`.
 func clusterMain(args []string, stdout, stderr io.Writer) int {
-	what := ""
-	if len(args) > 0 {
-		what = args[0]
+	isHelp := func(arg string) bool { return arg == "--help" || arg == "-h" || arg == "help" }
+	if slices.ContainsFunc(args, isHelp) {
+		fmt.Fprint(stdout, clusterHelp)
+		return 0
 	}
-	switch what {
+	command := ""
+	if len(args) > 0 {
+		command, args = args[0], args[1:]
+	}
+	switch command {
 	case "init":
-		cfg, done, err := configs.Parse[configs.Hub]("cloudhub", daemon.Version(), args[1:], stdout)
+		cfg, done, err := configs.Parse[configs.Hub]("cloudhub", daemon.Version(), args, stdout)
 		if err == nil && !done {
 			err = initCluster(context.Background(), cfg, configs.Logger(stderr, cfg.Log), stdout)
 		}
@@ -351,10 +373,10 @@ func clusterMain(args []string, stdout, stderr io.Writer) int {
 	case "join":
 		p := dataProgram()
 		p.NewLineages = func(dir string, _ uint32) error { return checkJoining(dir) }
-		code, _ := p.Main(append([]string{"restore"}, args[1:]...), stdout, stderr)
+		code, _ := p.Main(append([]string{"restore"}, args...), stdout, stderr)
 		return code
 	}
-	fmt.Fprintln(stderr, "cloudhub cluster: say init, which makes the log of several hubs with this one's data, or join BACKUP, with a backup of one of them")
+	fmt.Fprintln(stderr, "cloudhub cluster: say init, which makes the log of several hubs with this one's data, or join BACKUP, with a backup of one of them; see --help")
 	return 2
 }
 
@@ -367,7 +389,8 @@ func initCluster(ctx context.Context, cfg configs.Hub, log zerolog.Logger, out i
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, dir.Close()) }()
+	// The service is no root, who may be asked for this.
+	defer func() { err = errors.Join(err, datadir.CopyOwner(cfg.Data.Dir, cfg.Data.Dir), dir.Close()) }()
 	records, err := openLog(cfg.Data.Dir, log, nil, nil)
 	if err != nil {
 		return err
@@ -394,7 +417,7 @@ func initCluster(ctx context.Context, cfg configs.Hub, log zerolog.Logger, out i
 	if err := records.Sync([]journal.RecordChange{journal.Origin{Log: id}.Change()}); err != nil {
 		return err
 	}
-	fmt.Fprintf(out, "The stream %s is the log of the hubs, sealed with %s. Start this hub; then make a backup of it (cloudhub backup FILE), and on each other host: cloudhub cluster join FILE\n", eo.Stream, file)
+	fmt.Fprintf(out, "The stream %s is the log of the hubs, sealed with %s. Start this hub; make a backup of it as soon as it serves (cloudhub backup FILE), and on each other host: cloudhub cluster join FILE\n", eo.Stream, file)
 	return nil
 }
 

@@ -3,6 +3,7 @@
 package cloud
 
 import (
+	"bytes"
 	"testing"
 	"time"
 
@@ -29,4 +30,16 @@ func TestFramesAreTrimmedWhenTheyAreOldAndAllHaveThem(t *testing.T) {
 	require.EqualValues(t, 10_000-trimSlack, trim(62, 30_000, map[string]jetstream.Reader{"b": heard(62, 30_000)}))
 	require.EqualValues(t, 15_000-trimSlack, trim(95, 40_000, map[string]jetstream.Reader{"b": heard(95, 40_000), "c": heard(90, 15_000)}), "one is behind")
 	require.EqualValues(t, 20_000-trimSlack, trim(96, 40_000, map[string]jetstream.Reader{"b": heard(96, 40_000), "c": heard(1, 100)}), "one is away for longer than frames are kept")
+}
+
+func TestTheCommandsOfAClusterSayWhatTheyDo(t *testing.T) {
+	for _, args := range [][]string{{"cluster", "--help"}, {"cluster", "init", "--help"}, {"cluster", "join", "-h"}} {
+		var said, wrong bytes.Buffer
+		require.Zero(t, Main(args, &said, &wrong), args)
+		require.Contains(t, said.String(), "cloudhub cluster join BACKUP", args)
+		require.Empty(t, wrong.String(), args)
+	}
+	var said, wrong bytes.Buffer
+	require.Equal(t, 2, Main([]string{"cluster"}, &said, &wrong))
+	require.Contains(t, wrong.String(), "say init")
 }

@@ -133,8 +133,11 @@ func commandUsage(program string) string {
 	join, take := "", ""
 	if program == "cloudhub" {
 		take = "  cloudhub take-authority DIRECTORY   give the authority of a stopped hub to one that is new, so that no node has to join again\n" +
-			"  cloudhub cluster init              make the log of several hubs, with this one's data\n" +
-			"  cloudhub cluster join BACKUP       make a new hub one of them, with a backup of one that is\n"
+			"  cloudhub rotate-key                 make a new key for Secrets, while it runs or is stopped\n" +
+			"  cloudhub follow                     copy the log of another hub to this machine; edgebus follow runs it\n" +
+			"  cloudhub takeover                   go on with such a copy in the place of a hub that is lost\n" +
+			"  cloudhub cluster init               make the log of several hubs, with this one's data\n" +
+			"  cloudhub cluster join BACKUP        make a new hub one of them, with a backup of one that is\n"
 	}
 	if program == "edgecore" {
 		join = "  edgecore join HUB --token TOKEN    join a hub, as edgebus invite prints it\n"

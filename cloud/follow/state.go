@@ -50,7 +50,7 @@ func (s State) String() string {
 	if !s.Whole {
 		fmt.Fprintf(&b, "copy        not whole yet, about %d bytes to go\n", s.Behind)
 	} else {
-		fmt.Fprintf(&b, "copy        of log %s up to %d; it has all that the hub had at %s\n", s.Log, s.Position, s.AsOf.UTC().Format(time.RFC3339Nano))
+		fmt.Fprintf(&b, "copy        of log %s up to position %d; it has all that the hub had at %s\n", s.Log, s.Position, s.AsOf.UTC().Format(time.RFC3339Nano))
 		fmt.Fprintf(&b, "behind      %d bytes at the last contact, %s\n", s.Behind, s.Contact.UTC().Format(time.RFC3339))
 	}
 	if s.Error != "" {

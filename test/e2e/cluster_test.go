@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"io/fs"
 	"maps"
 	"math/rand/v2"
 	"net"
@@ -71,7 +72,7 @@ func newHubCluster(t *testing.T) *hubCluster {
 		require.NoError(t, os.WriteFile(h.config, []byte(text), 0o600))
 		c.hubs = append(c.hubs, h)
 	}
-	c.command("cluster", "init", "--config", c.hubs[0].config)
+	c.initAsRoot()
 	c.start(c.hubs[0])
 	c.awaitServing()
 	file := filepath.Join(w.Dir, "join.tgz")
@@ -83,6 +84,26 @@ func newHubCluster(t *testing.T) *hubCluster {
 	c.balance(w.Hub.MQTT, func(h clusterHub) string { return h.mqtt })
 	c.balance(w.Hub.HTTP, func(h clusterHub) string { return h.http })
 	return c
+}
+
+// initAsRoot makes the log. If it is root who does, in a directory of the service's, the service has to be able to read what was made.
+func (c *hubCluster) initAsRoot() {
+	const nobody = 65534
+	dir := filepath.Join(c.Dir, c.hubs[0].name)
+	require.NoError(c.t, os.Mkdir(dir, 0o700))
+	if os.Geteuid() == 0 {
+		require.NoError(c.t, os.Chown(dir, nobody, nobody))
+	}
+	c.command("cluster", "init", "--config", c.hubs[0].config)
+	require.NoError(c.t, filepath.WalkDir(dir, func(path string, _ fs.DirEntry, err error) error {
+		require.NoError(c.t, err)
+		info, err := os.Stat(path)
+		require.NoError(c.t, err)
+		if os.Geteuid() == 0 {
+			require.EqualValues(c.t, nobody, info.Sys().(*syscall.Stat_t).Uid, path)
+		}
+		return nil
+	}))
 }
 
 func (c *hubCluster) command(args ...string) {

@@ -173,9 +173,9 @@ none has to join again. The old directory may be of a format that this program d
 `,
 		"takeover": `Makes the copy that cloudhub follow keeps fit to go on in the place of the hub that it is of, as a restore does: the
 data begins a new lineage, and versions and revisions go on far above all that were ever given. What that hub acknowledged after the copy
-had it is lost, unless nodes and clients send it again; how old the copy is is said.
+had it is lost, unless nodes and clients send it again; how old the copy is is printed.
 
-Make sure first that the other hub is stopped and stays so: two hubs that both run would each take the nodes' word.
+Make sure first that the other hub is stopped and stays so: nodes, users and clients would have two hubs otherwise.
 It is checked before that all is there, the keys included. If it is interrupted, do it again.
 `,
 	}[command] + "\nUsage:\n  " + usageLine(program, command) + "\n\nFlags:\n"
@@ -293,7 +293,7 @@ func (p Program) takeOver(l *commandLine) error {
 	if err := datadir.WriteFile(filepath.Join(l.dir, StampFile), fmt.Appendln(nil, n)); err != nil { // before: the next attempt has a higher one
 		return err
 	}
-	if err := p.TakeOver(l.dir, n); err != nil {
+	if err := errors.Join(p.TakeOver(l.dir, n), datadir.CopyOwner(l.dir, l.dir)); err != nil {
 		return err
 	}
 	fmt.Fprintf(l.out, "%s\n%s can go on. Start %s, and never again the one that it was copied from: that may follow this one.\n", said, l.dir, p.Name)
@@ -465,7 +465,7 @@ func (p Program) restore(l *commandLine) error {
 		return err
 	}
 	defer dir.Close()
-	if err := chownTo(l.dir, filepath.Join(l.dir, datadir.LockName)); err != nil {
+	if err := datadir.CopyOwner(l.dir, filepath.Join(l.dir, datadir.LockName)); err != nil {
 		return err
 	}
 	if err := p.prepare(l); err != nil {
@@ -526,13 +526,13 @@ func (p Program) prepare(l *commandLine) error {
 	if err := datadir.WriteFile(filepath.Join(fresh, StampFile), fmt.Appendln(nil, n)); err != nil {
 		return err
 	}
-	return chownTo(l.dir, fresh)
+	return datadir.CopyOwner(l.dir, fresh)
 }
 
 // swapData moves what is there aside, and what was prepared into its place.
 func swapData(dir string, old []string, moveTo string) error {
 	if len(old) > 0 {
-		if err := errors.Join(datadir.MakeDir(moveTo), chownTo(dir, moveTo)); err != nil {
+		if err := errors.Join(datadir.MakeDir(moveTo), datadir.CopyOwner(dir, moveTo)); err != nil {
 			return err
 		}
 		for _, name := range old {

@@ -6,6 +6,4 @@ package backup
 
 import "syscall"
 
-func chownTo(_, _ string) error { return nil }
-
 func ownerOnly(_, _ string, _ syscall.RawConn) error { return nil }

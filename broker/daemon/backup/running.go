@@ -51,7 +51,7 @@ func (l *commandLine) running(w io.Writer, used *datadir.InUse) error {
 	res, err := client.Do(req)
 	switch {
 	case errors.Is(err, os.ErrNotExist), errors.Is(err, syscall.ECONNREFUSED):
-		return fmt.Errorf("%s gives no backup (it may be about to start or to end: try again). %w", used.Holder, used)
+		return fmt.Errorf("%s gives no backup (it may be about to start or to end: try again; a hub that stands by gives none: ask the one that serves). %w", used.Holder, used)
 	case err != nil:
 		return fmt.Errorf("%s gives no backup: %w", used.Holder, err)
 	}

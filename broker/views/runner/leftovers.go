@@ -3,6 +3,7 @@
 package runner
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -20,13 +21,14 @@ const quietTime = 2 * time.Second
 
 // clearLeftovers clears what a view has published that is switched off, or elsewhere, until it is done or ctx ends.
 func (v *Views) clearLeftovers(ctx context.Context, r *record) {
-	log := v.o.Log.With().Str("view", r.View).Logger()
+	log := v.o.Log.With().Str("view", r.View).Str("file", r.path).Logger()
 	view, err := v.o.Restore(r.View, r.Settings)
 	if err != nil {
-		log.Error().Err(err).Str("file", r.path).Msg("what a view has published can't be cleared: clear it at its peer, and delete the file")
+		log.Error().Err(err).Msg("what a view has published can't be cleared: clear it at its peer, and delete the file")
 		v.noteUncleared(r, err)
 		return
 	}
+	log = log.With().Str("at", cmp.Or(view.Peer.Server, "the program's own broker")).Logger()
 	for failures := 0; ; failures++ {
 		cleared, err := v.clearAll(ctx, view, r)
 		if err == nil {
@@ -37,10 +39,10 @@ func (v *Views) clearLeftovers(ctx context.Context, r *record) {
 		}
 		v.noteUncleared(r, err)
 		if err == nil {
-			log.Info().Int("messages", cleared).Str("at", view.Place).Msg("the view was switched off or changed: what it had published is cleared")
+			log.Info().Int("messages", cleared).Msg("the view was switched off or changed: what it had published is cleared")
 			return
 		}
-		log.Warn().Err(err).Str("at", view.Place).Msg("what a view has published can't be cleared yet: trying again")
+		log.Warn().Err(err).Msg("what a view has published can't be cleared yet: trying again. If that broker is gone for good, delete the file, and start the program again")
 		if !backoff.Sleep(ctx, reconnect.Spread(failures)) {
 			return
 		}
@@ -50,9 +52,8 @@ func (v *Views) clearLeftovers(ctx context.Context, r *record) {
 func (v *Views) noteUncleared(r *record, err error) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	key := r.View + " (switched off)"
-	if delete(v.uncleared, key); err != nil {
-		v.uncleared[key] = fmt.Sprintf("what it has published can't be cleared: %v", err)
+	if delete(v.uncleared, r.path); err != nil {
+		v.uncleared[r.path] = unclearedView{r.View, fmt.Sprintf("what it has published can't be cleared: %v; if that broker is gone for good, delete %s, and start the program again", err, r.path)}
 	}
 }
 

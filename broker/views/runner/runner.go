@@ -74,7 +74,7 @@ type Views struct {
 	old     []*record // of views that are switched off, or are elsewhere now
 
 	mu        sync.Mutex
-	uncleared map[string]string // why what a view has published can't be cleared, by view and place
+	uncleared map[string]unclearedView // by the record's path
 }
 
 // runningView is a view that is switched on, at its peers: one, or one for each node.
@@ -99,7 +99,7 @@ type counters struct {
 
 // New makes the views that are switched on. The tree is followed from now on.
 func New(o Options, list []View) (*Views, error) {
-	v := &Views{o: o, uncleared: make(map[string]string)}
+	v := &Views{o: o, uncleared: make(map[string]unclearedView)}
 	paths := make(map[string]bool)
 	for _, one := range list {
 		r, damage := openRecord(o.Dir, one)
@@ -254,6 +254,9 @@ func anyNode(node string) string {
 	return node
 }
 
+// unclearedView says why what a view has published can't be cleared.
+type unclearedView struct{ view, problem string }
+
 // Run runs the views until the context ends.
 func (v *Views) Run(ctx context.Context) error {
 	var group sync.WaitGroup
@@ -269,8 +272,13 @@ func (v *Views) Run(ctx context.Context) error {
 
 // Failing says of each view that isn't well what is wrong.
 func (v *Views) Failing() map[string]string {
+	failing := make(map[string]string)
 	v.mu.Lock()
-	failing := maps.Clone(v.uncleared)
+	for _, path := range slices.Sorted(maps.Keys(v.uncleared)) {
+		u := v.uncleared[path]
+		name := u.view + " (switched off)"
+		failing[name] = strings.TrimPrefix(failing[name]+"; "+u.problem, "; ")
+	}
 	v.mu.Unlock()
 	for _, run := range v.running {
 		var texts []string

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"maps"
 	"net"
+	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
@@ -258,6 +259,26 @@ func TestNothingIsLeftOverWhereverAViewEnds(t *testing.T) {
 		}
 		stop()
 	}
+}
+
+// A broker that is gone for good, or never was, has an end: whoever is told that what was published there can't be cleared is told of the file by which that is known.
+func TestEachBrokerThatCantBeClearedIsNamedWithItsFile(t *testing.T) {
+	s := newViewStage(t)
+	for _, server := range []string{"mqtt://127.0.0.1:1", "mqtt://127.0.0.1:2"} { // nothing listens there
+		v := haView(server)
+		r, err := openRecord(s.dir, v)
+		require.NoError(t, err)
+		_, err = r.next("")
+		require.NoError(t, err)
+	}
+	s.run()
+	files, err := filepath.Glob(filepath.Join(s.dir, Dir, "*.json"))
+	require.NoError(t, err)
+	require.Len(t, files, 2)
+	require.Eventually(t, func() bool {
+		said := s.tree.views.Failing()["ha (switched off)"]
+		return strings.Contains(said, files[0]) && strings.Contains(said, files[1]) && strings.Contains(said, "127.0.0.1:1") && strings.Contains(said, "127.0.0.1:2")
+	}, 20*time.Second, 5*time.Millisecond)
 }
 
 // slowPipe stands before a broker, and passes nothing on while it is held.

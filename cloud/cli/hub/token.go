@@ -69,7 +69,7 @@ standard error output.
 			return printer.JSON(cmd.OutOrStdout(), made)
 		}
 		fmt.Fprintln(cmd.OutOrStdout(), made.Token)
-		tellTokenUse(cmd, &o, user, made.ID, made.Expires)
+		tellTokenUse(cmd, &o, user, role, made.ID, made.Expires)
 		return nil
 	}
 	cmd.Flags().StringVar(&user, "user", "", "name of the user who has the token; not one of auth.users, nor of a node")
@@ -85,9 +85,14 @@ standard error output.
 }
 
 // tellTokenUse says what to do with a new token.
-func tellTokenUse(cmd *cobra.Command, o *access.Hub, user, id, expires string) {
+func tellTokenUse(cmd *cobra.Command, o *access.Hub, user, role, id, expires string) {
 	out := cmd.ErrOrStderr()
-	fmt.Fprintf(out, "The token %s of %s is good until %s. It is shown this once. With it in $TOKEN:\n", id, terminal.Printable(user, printer.WidestCell), expires)
+	fmt.Fprintf(out, "The token %s of %s is good until %s. It is shown this once. ", id, terminal.Printable(user, printer.WidestCell), expires)
+	if role == "follower" { // who may do nothing else
+		fmt.Fprintf(out, "With it in the file %s.token, on the machine that is to have the copy:\n  edgebus follow --server %s --token-file %s.token --data-dir /var/lib/edgebus/hub\n", user, o.Server, user)
+		return
+	}
+	fmt.Fprintln(out, "With it in $TOKEN:")
 	if p, err := o.Resolve(); err == nil && p.MQTT != "" {
 		if u, err := url.Parse(p.MQTT); err == nil {
 			secure := ""
