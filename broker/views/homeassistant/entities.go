@@ -36,6 +36,7 @@ const (
 const (
 	isOnline      = "{{ 'online' if value == 'online' else 'offline' }}" // unknown is not available
 	hasValue      = "{{ 'online' if value != '' else 'offline' }}"
+	orNoMembers   = "{{ value if value != '' else '{}' }}"
 	orNone        = "{{ value if value != '' else 'None' }}"
 	shortenedText = "{{ value[:255] }}"
 	oneOfTypes    = `{{ {'event_type': value} | tojson }}`
@@ -319,7 +320,7 @@ func (b *entityBuilder) addSensor(p resource.Property) {
 		setClass(config, p.Quantity, textClasses)
 		config["value_template"] = shortenedText
 		if p.Type == resource.TypeObject {
-			config["json_attributes_topic"] = b.reported(p)
+			config["json_attributes_topic"], config["json_attributes_template"] = b.reported(p), orNoMembers
 		}
 	}
 	if p.Quantity == "battery" || p.Quantity == "signal_strength" {
@@ -343,7 +344,6 @@ func (b *entityBuilder) addCover(p resource.Property) bool {
 	case moved:
 		config["position_topic"], config["set_position_topic"] = b.reported(p), b.desired(p)
 		config["position_closed"], config["position_open"] = closed, open
-		config["position_template"] = orNone
 		name = ""
 		config["command_topic"], config["payload_stop"] = b.desired(p), any(nil)
 		config["payload_open"], config["payload_close"] = strconv.Itoa(open), strconv.Itoa(closed)
@@ -355,7 +355,7 @@ func (b *entityBuilder) addCover(p resource.Property) bool {
 			}
 		}
 	case slices.Contains(p.Enum, "open") && slices.Contains(p.Enum, "closed"):
-		config["state_topic"], config["command_topic"], config["value_template"] = b.reported(p), b.desired(p), orNone
+		config["state_topic"], config["command_topic"] = b.reported(p), b.desired(p)
 		config["state_open"], config["state_closed"], config["payload_open"], config["payload_close"] = "open", "closed", "open", "closed"
 		config["payload_stop"] = any(nil)
 		if slices.Contains(p.Enum, "stop") {
@@ -364,7 +364,7 @@ func (b *entityBuilder) addCover(p resource.Property) bool {
 	default:
 		return false
 	}
-	b.add("cover", escapeID(p.Name), name, config)
+	b.add("cover", escapeID(p.Name), name, config, b.isKnown(p)) // no message says that a cover's state is unknown
 	return true
 }
 
