@@ -129,8 +129,51 @@ func (s standbyHost) devicesRevision() string {
 	return list.Metadata.ResourceVersion
 }
 
+// kubectl runs kubectl as it is.
+func (s standbyHost) kubectl(args ...string) *exec.Cmd {
+	s.t.Helper()
+	kubectl := filepath.Join(filepath.Dir(s.Bin), ".tools", "kubectl")
+	require.FileExists(s.t, kubectl, "make tools builds it")
+	cmd := exec.CommandContext(s.t.Context(), kubectl, append([]string{"--server", "http://" + s.Hub.HTTP, "--cache-dir", filepath.Join(s.Dir, "kubectl")}, args...)...)
+	cmd.Env = append(os.Environ(), "KUBECONFIG="+filepath.Join(s.Dir, "no-kubeconfig"))
+	return cmd
+}
+
+// kubectlWatch is kubectl get devices -w: a line each time that a Device is told of, with what its level was reported to be.
+type kubectlWatch struct {
+	s     standbyHost
+	path  string
+	ended chan error
+}
+
+func (s standbyHost) watchWithKubectl(name string) kubectlWatch {
+	w := kubectlWatch{s, filepath.Join(s.Dir, name), make(chan error, 1)}
+	out, err := os.Create(w.path)
+	require.NoError(s.t, err)
+	cmd := s.kubectl("get", "devices", "--watch", "--output", `jsonpath={.metadata.name}={.status.twin.level.reported.value}{"\n"}`)
+	cmd.Stdout, cmd.Stderr = out, out
+	require.NoError(s.t, cmd.Start())
+	require.NoError(s.t, out.Close())
+	go func() { w.ended <- cmd.Wait() }()
+	return w
+}
+
+// await waits until kubectl has said all of that.
+func (w kubectlWatch) await(lines ...string) {
+	w.s.t.Helper()
+	w.s.Eventually(stand.WaitTimeout, func() error {
+		text, err := os.ReadFile(w.path)
+		for _, line := range lines {
+			if err == nil && !strings.Contains("\n"+string(text), "\n"+line+"\n") {
+				err = fmt.Errorf("kubectl hasn't said %s: %s", line, text)
+			}
+		}
+		return err
+	})
+}
+
 // A hub is killed under load, and its copy goes on at its address: what the copy said to have is there, once; nodes, the session and the will
-// go on; no version goes back; a watch from before is told to list again.
+// go on; no version goes back; a watch from before is told to list again, and kubectl does when it is run again.
 func TestACopyGoesOnInThePlaceOfAHubThatIsKilled(t *testing.T) {
 	t.Parallel()
 	s := newStandby(t)
@@ -206,6 +249,10 @@ func TestACopyGoesOnInThePlaceOfAHubThatIsKilled(t *testing.T) {
 		}
 		return nil
 	})
+	watch := s.watchWithKubectl("watch before")
+	watch.await("meter-n1=1", "meter-n2=1", "meter-n3=1")
+	require.NoError(t, s.Publish(cores["n1"], topic("n1", "reported/level"), "2"))
+	watch.await("meter-n1=2")
 	revoked := time.Now()
 	s.Eventually(stand.WaitTimeout, func() error {
 		if c := s.state(); c.AsOf.Before(revoked) {
@@ -215,6 +262,11 @@ func TestACopyGoesOnInThePlaceOfAHubThatIsKilled(t *testing.T) {
 	})
 
 	require.NoError(t, s.Crash("hub"))
+	select { // kubectl get -w ends with the connection
+	case <-watch.ended:
+	case <-time.After(stand.WaitTimeout):
+		t.Fatal("kubectl get -w goes on without a hub")
+	}
 	die()
 	<-dead
 	s.Eventually(stand.WaitTimeout, func() error {
@@ -235,6 +287,8 @@ func TestACopyGoesOnInThePlaceOfAHubThatIsKilled(t *testing.T) {
 	require.Contains(t, out, "1 revoked nodes")
 	require.NoFileExists(t, filepath.Join(s.dir, "follow.json"), "it follows nobody now")
 	require.NoError(t, s.Start(t.Context(), "hub", "--data-dir", s.dir))
+	watch = s.watchWithKubectl("watch after")
+	watch.await("meter-n1=2", "meter-n2=1", "meter-n3=1")
 
 	// Nodes.
 	for i, n := range nodes {
@@ -243,6 +297,7 @@ func TestACopyGoesOnInThePlaceOfAHubThatIsKilled(t *testing.T) {
 		cloud.Await(topic(n, "desired/wish"), "a")
 		s.Eventually(stand.WaitTimeout, func() error { return s.Publish(hub, topic(n, "desired/wish"), "b") })
 		require.NoError(t, harness.Await(t.Context(), s.Node(n).MQTT, topic(n, "desired/wish"), "b", stand.WaitTimeout))
+		watch.await(fmt.Sprintf("meter-%s=%d", n, 10+i))
 	}
 	seen.mu.Lock()
 	require.Empty(t, seen.faults)
@@ -267,6 +322,9 @@ func TestACopyGoesOnInThePlaceOfAHubThatIsKilled(t *testing.T) {
 	answer, err := harness.Call(t.Context(), http.MethodGet, s.DeviceURL("")+"?watch=true&timeoutSeconds=5&resourceVersion="+before, nil)
 	gone := new(harness.StatusError)
 	require.True(t, errors.As(err, &gone) && gone.Code == http.StatusGone || strings.Contains(string(answer), `"code":410`), "%v %s", err, answer)
+	said, err := s.kubectl("get", "--raw", "/apis/edgebus.io/v1alpha1/devices?watch=true&timeoutSeconds=5&resourceVersion="+before).CombinedOutput()
+	require.True(t, err != nil || strings.Contains(string(said), `"code":410`), "%s", said)
+	require.Regexp(t, `410|Expired|too old`, string(said))
 	after, err := strconv.ParseUint(s.devicesRevision(), 10, 64)
 	require.NoError(t, err)
 	old, err := strconv.ParseUint(before, 10, 64)
