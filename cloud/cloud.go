@@ -53,7 +53,7 @@ type Options struct {
 	Config  configs.Hub
 	Version string
 	Log     zerolog.Logger
-	// Ready is called once all listeners are bound, with their addresses. It may be nil.
+	// Ready is called once all listeners are bound, with their addresses; of a hub that stands by before, too, with that of its page. It may be nil.
 	Ready func(daemon.Addresses)
 	// Through has a log in front of the hub's, in tests. It may be nil.
 	Through func(ordered.Log) ordered.Log
@@ -280,8 +280,12 @@ func acceptsCertificate(a configs.HubAuth, nodes nodeRegistry, name string) bool
 // memory again (docs/adr/0021). A start has the default, which costs it a third less of the collector.
 const gcPercent = 50
 
-// tidyMemory sets GOGC for a hub that has started, and gives back what the start has left, which is as much as what lives.
-func tidyMemory() {
+// tidyMemory sets GOGC for a hub that has started, and gives back what the start has left, which is as much as what lives. One that stands by, which
+// has no clients, has its start still to come.
+func tidyMemory(at daemon.Addresses) {
+	if len(at.MQTT) == 0 {
+		return
+	}
 	if os.Getenv("GOGC") == "" {
 		if started := debug.SetGCPercent(gcPercent); started < gcPercent { // for there is little memory
 			debug.SetGCPercent(started)
@@ -323,9 +327,9 @@ func Main(args []string, stdout, stderr io.Writer) int {
 		return 0
 	}
 	return daemon.Run("cloudhub", configs.Logger(stderr, cfg.Log), func(ctx context.Context, p daemon.Program) error {
-		return Run(ctx, Options{Config: cfg, Version: p.Version, Log: p.Log, Ready: func(daemon.Addresses) {
+		return Run(ctx, Options{Config: cfg, Version: p.Version, Log: p.Log, Ready: func(at daemon.Addresses) {
 			p.Ready()
-			tidyMemory()
+			tidyMemory(at)
 		}, Lost: func(why error) {
 			p.Log.Error().Err(why).Msg("this hub owns the log no more: all its connections end, and it begins anew, to stand by")
 			if ctx.Err() != nil { // it was about to stop

@@ -4,11 +4,14 @@ package cloud
 
 import (
 	"bytes"
+	"net"
+	"runtime/debug"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/edgebus/edgebus/broker/daemon"
 	"github.com/edgebus/edgebus/broker/ordered"
 	"github.com/edgebus/edgebus/cloud/jetstream"
 )
@@ -42,4 +45,16 @@ func TestTheCommandsOfAClusterSayWhatTheyDo(t *testing.T) {
 	var said, wrong bytes.Buffer
 	require.Equal(t, 2, Main([]string{"cluster"}, &said, &wrong))
 	require.Contains(t, wrong.String(), "say init")
+}
+
+// A hub that stands by starts when it takes over, and collects garbage as rarely as any that starts.
+func TestGarbageIsCollectedMoreOftenOnceAHubServes(t *testing.T) {
+	t.Setenv("GOGC", "")
+	before := debug.SetGCPercent(100)
+	defer debug.SetGCPercent(before)
+	listener := []net.Addr{&net.TCPAddr{}}
+	tidyMemory(daemon.Addresses{HTTP: listener})
+	require.Equal(t, 100, debug.SetGCPercent(100))
+	tidyMemory(daemon.Addresses{HTTP: listener, MQTT: listener})
+	require.Equal(t, gcPercent, debug.SetGCPercent(gcPercent))
 }
