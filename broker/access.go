@@ -340,7 +340,7 @@ func (a *accessControl) nodeSubscribe(id *Identity, filter string) error {
 	}
 	if key, ok := strings.CutPrefix(filter, topics.Prefix+id.Node+"/"); ok {
 		for _, allowed := range a.nodeTopics {
-			if !topics.Covers(filterOfPattern(allowed.Pattern), key) {
+			if !topics.CoversFilter(filterOfPattern(allowed.Pattern), key) {
 				continue
 			}
 			if linkOnly[allowed.Kind] && !id.IsLink() {
@@ -353,7 +353,7 @@ func (a *accessControl) nodeSubscribe(id *Identity, filter string) error {
 		return forbiddenError(filter, "a node may subscribe to its own link and commands only")
 	}
 	for _, d := range a.bridgeDown {
-		if topics.Covers(filterForNode(d, id.Node), filter) {
+		if topics.CoversFilter(filterForNode(d, id.Node), filter) {
 			return nil
 		}
 	}

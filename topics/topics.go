@@ -414,8 +414,8 @@ func SplitShare(filter string) (group, rest string, err error) {
 	return group, rest, nil
 }
 
-// Covers reports whether wide matches every topic that filter matches. It takes plain filters, and allocates nothing.
-func Covers(wide, filter string) bool {
+// CoversFilter reports whether wide matches every topic that filter matches. It takes plain filters, and allocates nothing.
+func CoversFilter(wide, filter string) bool {
 	if strings.HasPrefix(filter, "$") && !strings.HasPrefix(wide, "$") {
 		return false // wildcards at the first level leave out what is the broker's
 	}

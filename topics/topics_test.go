@@ -162,7 +162,7 @@ func TestAFilterCoversWhatMatchesNothingElse(t *testing.T) {
 		{"#", "$SYS/#", false},
 		{"$SYS/#", "$SYS/+", true},
 	} {
-		require.Equal(t, c.want, Covers(c.wide, c.filter), "%s %s", c.wide, c.filter)
+		require.Equal(t, c.want, CoversFilter(c.wide, c.filter), "%s %s", c.wide, c.filter)
 	}
 }
 

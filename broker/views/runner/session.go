@@ -76,7 +76,7 @@ func (s *session) begin(ctx context.Context, _ bool) error {
 func filtersOf(c views.Connection) []string {
 	all := slices.Compact(slices.Sorted(slices.Values(slices.Concat(c.Filters, c.Retained))))
 	return slices.DeleteFunc(slices.Clone(all), func(f string) bool {
-		return slices.ContainsFunc(all, func(wide string) bool { return wide != f && topics.Covers(wide, f) })
+		return slices.ContainsFunc(all, func(wide string) bool { return wide != f && topics.CoversFilter(wide, f) })
 	})
 }
 
