@@ -126,10 +126,7 @@ func (s *sharedLog) own(ctx context.Context, o Options, key sealed.Key, m metric
 	jo := logOptions(o.Config.Data.Dir)
 	jo.Log, jo.Shared = s.log, s.member.Commit
 	jo.Committed = func(took time.Duration, commits int, err error) {
-		if errors.Is(err, ordered.ErrUnknown) { // it is in the log, and not here: nobody is told anything
-			s.member.Lose(err)
-			select {}
-		}
+		s.member.CheckStored(err)
 		committed(took, commits, err)
 	}
 	records, err := journal.Open(jo)

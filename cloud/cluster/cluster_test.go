@@ -12,6 +12,8 @@ import (
 	"os"
 	"strconv"
 	"sync"
+	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -611,4 +613,52 @@ func TestAnIdleOwnersJournalIsNotFarBehind(t *testing.T) {
 	m.mu.Unlock()
 	require.Eventually(t, func() bool { return at() > before }, 30*time.Second, time.Millisecond)
 	require.Empty(t, c.findings())
+}
+
+// fullLog is a journal's log on a disk that gets full.
+type fullLog struct {
+	ordered.Log
+	full atomic.Bool
+}
+
+func (l *fullLog) Append(ctx context.Context, after ordered.Position, frames ...[]byte) (ordered.Position, error) {
+	if l.full.Load() {
+		return 0, syscall.ENOSPC
+	}
+	return l.Log.Append(ctx, after, frames...)
+}
+
+// What is in the log and can't be stored here is answered by nobody who owns the log; who stands by says so, and ends.
+func TestAHubThatCannotStoreWhatIsInTheLogIsNoMember(t *testing.T) {
+	memory, key := orderedtest.NewMemory(), sealed.NewKey()
+	open := func(h *testHub) (*Member, *journal.Journal, *fullLog, chan error) {
+		lost, disk := make(chan error, 1), &fullLog{}
+		m := New(Options{Log: memory, Key: key, Name: h.name, Silence: testSilence, Logger: zerolog.Nop(), Lost: func(err error) { lost <- err }})
+		j, err := journal.Open(journal.Options{
+			Dir: h.dir, Log: zerolog.Nop(), Shared: m.Commit, Committed: func(_ time.Duration, _ int, err error) { m.CheckStored(err) },
+			Through: func(l ordered.Log) ordered.Log { disk.Log = l; return disk },
+		})
+		require.NoError(t, err)
+		t.Cleanup(func() { _ = m.Close(); _ = j.Close() })
+		return m, j, disk, lost
+	}
+	owner, ownersJournal, ownersDisk, lost := open(newHub(t, memory, key, "owner"))
+	require.NoError(t, owner.Stand(t.Context(), ownersJournal))
+	standby, standbysJournal, standbysDisk, _ := open(newHub(t, memory, key, "standby"))
+	standbysDisk.full.Store(true)
+	stood := make(chan error, 1)
+	go func() { stood <- standby.Stand(t.Context(), standbysJournal) }()
+	require.NoError(t, ownersJournal.Sync([]journal.RecordChange{{ID: 1, Value: []byte("x")}}))
+	select {
+	case err := <-stood:
+		require.ErrorIs(t, err, syscall.ENOSPC)
+	case <-time.After(10 * time.Second):
+		t.Fatal("it stands by, and stores nothing")
+	}
+
+	ownersDisk.full.Store(true)
+	answered := make(chan error, 1)
+	go func() { answered <- ownersJournal.Sync([]journal.RecordChange{{ID: 2, Value: []byte("y")}}) }()
+	require.ErrorIs(t, <-lost, syscall.ENOSPC)
+	require.Empty(t, answered)
 }

@@ -160,6 +160,15 @@ func (m *Member) Commit(_ context.Context, body []byte) (journal.Origin, error) 
 	return originOf(m.o.Log.ID(), m.mark), nil
 }
 
+// CheckStored is told what became of each group here. One that is in the log, and not here, is neither acknowledged nor refused: then the log is lost, and this
+// doesn't return before Close. While this hub stands by nobody waits, and Stand ends with the error.
+func (m *Member) CheckStored(err error) {
+	if errors.Is(err, ordered.ErrUnknown) && state(m.state.Load()) != stateStandby {
+		m.Lose(err)
+		<-m.ctx.Done()
+	}
+}
+
 // append is put of an owner. When that is over it doesn't return before Close: who waits for it must not be told no, for it may be in the log.
 func (m *Member) append(kind byte, body []byte) error {
 	err := m.ctx.Err()
