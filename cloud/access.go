@@ -34,7 +34,7 @@ func openAuthority(cfg *configs.Hub, st *disk.Store, log zerolog.Logger) (*enrol
 	given := cfg.Auth.Authority
 	authority, err := enroll.OpenAuthority(enroll.AuthorityOptions{
 		Dir: cfg.Data.Dir, Cert: given.Cert, Key: given.Key, Names: cfg.Hub.Address, NodeValidity: given.NodeValidity,
-		Reader: st, Writer: objects.Records(st), Log: log,
+		Reader: st, Writer: objects.Records(st), Shared: cfg.Store.Engine == "nats", Log: log,
 	})
 	if err != nil {
 		return nil, err

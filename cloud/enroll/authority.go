@@ -67,6 +67,8 @@ type AuthorityOptions struct {
 	// Reader and Writer are the store that has a record of the authority's files; nil: there is none, and files that are missing are made.
 	Reader store.Reader
 	Writer store.Writer
+	// Shared says that other hubs go on with the store when this one ends, without its files: it keeps each revocation, too.
+	Shared bool
 	Log    zerolog.Logger
 	Now    func() time.Time
 }
@@ -75,6 +77,7 @@ type AuthorityOptions struct {
 type Authority struct {
 	o       AuthorityOptions
 	revoked *Revocations
+	storing sync.Mutex // held while a revocation is stored as a record
 
 	mu           sync.Mutex
 	signers      []signer // trusted, the oldest first; the last one signs nodes' certificates
@@ -123,12 +126,18 @@ func OpenAuthority(o AuthorityOptions) (*Authority, error) {
 		return nil, err
 	}
 	if a.revoked, err = openRevocations(a.dir(), o.Now); err == nil {
-		err = rec.checkRevoked(a.revoked)
+		err = a.mergeStored(ctx, rec)
+	}
+	if err == nil {
+		err = rec.checkRevoked(a.revoked.newest())
 	}
 	if err != nil {
 		return nil, err
 	}
 	a.revoked.onRevoked = a.recordRevocation
+	if o.Shared {
+		a.revoked.onIssued = a.recordIssued
+	}
 	if o.Cert != "" {
 		err = a.readGiven()
 	} else {
@@ -216,13 +225,27 @@ func (a *Authority) readOwn() error {
 	return nil
 }
 
-// recordRevocation writes into the record that there was another revocation. If it can't, an older copy of the list would not be noticed.
-func (a *Authority) recordRevocation() {
+// recordRevocation writes into the record that there was another revocation. If it can't, an older copy of the list would not be noticed. With other hubs
+// that is for them to know first.
+func (a *Authority) recordRevocation(node string) error {
+	if a.o.Shared {
+		if err := a.storeRevocation(context.Background(), node); err != nil {
+			return err
+		}
+	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if err := a.writeRecord(context.Background()); err != nil {
 		a.o.Log.Warn().Err(err).Msg("the record of the authority's files could not be written: an older copy of " + revokedName + " would not be noticed")
 	}
+	return nil
+}
+
+// recordIssued has other hubs know up to when certificates were made, by this one's clock.
+func (a *Authority) recordIssued() error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.writeRecord(context.Background())
 }
 
 // readSigners reads the authorities that a hub has made, the oldest first.

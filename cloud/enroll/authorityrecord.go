@@ -28,6 +28,8 @@ type authorityRecord struct {
 	Numbers []int `json:"numbers"`
 	// LastRevocation is the time of the last revocation, in ms since 1970: a list that ends before it is an older copy.
 	LastRevocation int64 `json:"lastRevocation,omitempty"`
+	// Issued is the time before which all certificates were made, if other hubs go on with the store.
+	Issued int64 `json:"issued,omitempty"`
 }
 
 // readRecord reads the record; nil: there is none.
@@ -74,12 +76,12 @@ func (rec *authorityRecord) check(dir string, given bool) error {
 }
 
 // checkRevoked returns an error if the list of revocations is an older copy.
-func (rec *authorityRecord) checkRevoked(r *Revocations) error {
-	if rec == nil || rec.LastRevocation <= r.newest() {
+func (rec *authorityRecord) checkRevoked(newest int64) error {
+	if rec == nil || rec.LastRevocation <= newest {
 		return nil
 	}
 	return fmt.Errorf("%s/%s is an older copy: its last revocation is of %s, and there was one at %s: nodes that were revoked would be let in again; put the newer file back, or restore the whole backup",
-		DirName, revokedName, resource.FormatMillis(r.newest()), resource.FormatMillis(rec.LastRevocation))
+		DirName, revokedName, resource.FormatMillis(newest), resource.FormatMillis(rec.LastRevocation))
 }
 
 func checkFile(dir, name, why string) error {
@@ -100,6 +102,9 @@ func (a *Authority) writeRecord(ctx context.Context) error {
 		return err
 	}
 	rec := authorityRecord{Numbers: append([]int{}, a.numbers...), LastRevocation: a.revoked.newest()}
+	if a.o.Shared {
+		rec.Issued = a.revoked.issuedBefore()
+	}
 	if a.o.Cert != "" && old != nil {
 		rec.Numbers = old.Numbers // they are good again if the configuration's is removed
 	}

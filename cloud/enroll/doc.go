@@ -15,6 +15,7 @@
 //	requests.go          EnrollmentRequests: limits, decisions carried out, certificates of enrollers, renewals over HTTPS
 //	authority.go         the certificate authority: its files, rotation, signing, TLS
 //	revocations.go       which certificates are taken no more, in a file that outlives restored backups
+//	revocationrecords.go the same as records, for hubs that go on in this one's place
 //	authorityrecord.go   which files the authority has: a record that tells lost ones from those of a new hub
 //	labelscontroller.go  the controller that copies system information into labels
 //	http.go              what is served below /enroll/

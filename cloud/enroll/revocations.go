@@ -45,7 +45,8 @@ type Revocation struct {
 type Revocations struct {
 	path      string
 	now       func() time.Time
-	onRevoked func() // called when there is a new revocation; nil: nobody wants to know
+	onRevoked func(node string) error // called when there is a new revocation; nil: nobody wants to know
+	onIssued  func() error            // called when what issuedName holds has risen; nil likewise
 
 	mu    sync.RWMutex
 	nodes map[string]Revocation
@@ -161,13 +162,13 @@ func (r *Revocations) add(node, by string, decommissioned bool) error {
 	r.mu.Lock()
 	err := r.put(Revocation{Node: node, Decommissioned: decommissioned, By: by})
 	r.mu.Unlock()
-	return r.notify(err)
+	return r.notify(node, err)
 }
 
 // notify has the new revocation noted elsewhere, if there is one.
-func (r *Revocations) notify(err error) error {
+func (r *Revocations) notify(node string, err error) error {
 	if err == nil && r.onRevoked != nil {
-		r.onRevoked()
+		err = r.onRevoked(node)
 	}
 	return err
 }
@@ -181,7 +182,7 @@ func (r *Revocations) supersede(node, key string, known int64) (at int64, err er
 		at = r.nodes[node].At
 	}
 	r.mu.Unlock()
-	return at, r.notify(err)
+	return at, r.notify(node, err)
 }
 
 // supersededBy is the key for which a node's certificates were revoked; empty: it was for another reason.
@@ -210,22 +211,31 @@ func (r *Revocations) put(e Revocation) error {
 // issue returns the time for a certificate that is made now, in ms: later than the node's last revocation, and not later than the
 // next one. It fails if the last revocation is not the one that the caller knows.
 func (r *Revocations) issue(node string, known int64) (ms int64, err error) {
+	ms, risen, err := r.nextIssue(node, known)
+	if err == nil && risen && r.onIssued != nil {
+		err = r.onIssued()
+	}
+	return ms, err
+}
+
+// nextIssue is issue that says whether what issuedName holds has risen.
+func (r *Revocations) nextIssue(node string, known int64) (ms int64, risen bool, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	last := r.nodes[node].At
 	if last != known {
-		return 0, errRevokedMeanwhile(node)
+		return 0, false, errRevokedMeanwhile(node)
 	}
 	ms = max(r.now().UnixMilli(), last+1)
-	if ms > r.bound {
+	if risen = ms > r.bound; risen {
 		bound := ms + issuedAhead.Milliseconds()
 		if err := writeJSON(filepath.Join(filepath.Dir(r.path), issuedName), bound); err != nil {
-			return 0, err
+			return 0, false, err
 		}
 		r.bound = bound
 	}
 	r.issued = max(r.issued, ms)
-	return ms, nil
+	return ms, risen, nil
 }
 
 // at is the node's last revocation; 0: there is none.
@@ -233,6 +243,13 @@ func (r *Revocations) at(node string) int64 {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
 	return r.nodes[node].At
+}
+
+// issuedBefore is a time before which all certificates were made.
+func (r *Revocations) issuedBefore() int64 {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	return r.bound
 }
 
 // Why returns the reason why a node is refused with a certificate, or without one (nil); empty: it was not revoked.
