@@ -155,7 +155,7 @@ func (l *Log) torn(at Position, before frameSum, last bool) error {
 	if isZero(rest) {
 		return nil // room for frames
 	}
-	if bytes.HasSuffix(rest, appendMark(nil, at)) {
+	if bytes.HasSuffix(withoutRoom(rest), withoutRoom(appendMark(nil, at))) {
 		if l.opts.ReadOnly {
 			return l.Damaged(at, errEnd)
 		}
@@ -169,6 +169,9 @@ func (l *Log) torn(at Position, before frameSum, last bool) error {
 }
 
 func isZero(text []byte) bool { return len(bytes.TrimLeft(text, "\x00")) == 0 }
+
+// withoutRoom is text without the zeros at its end, which may be a mark's own.
+func withoutRoom(text []byte) []byte { return bytes.TrimRight(text, "\x00") }
 
 // rest is the contents of a segment from a place on.
 func (l *Log) rest(at Position) ([]byte, error) {
