@@ -88,7 +88,7 @@ func compareTables(mem, disk *table) error {
 
 func compareLogs(mem, disk *table) error {
 	alive := func(t *table) []*objectVersion {
-		return slices.DeleteFunc(t.since(0), func(e *objectVersion) bool { return e.deleted })
+		return slices.DeleteFunc(t.since(0, len(t.log)), func(e *objectVersion) bool { return e.deleted })
 	}
 	a, b := alive(mem), alive(disk)
 	if len(a) != len(b) {

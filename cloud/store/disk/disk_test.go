@@ -55,7 +55,7 @@ func TestLogIsBounded(t *testing.T) {
 		}
 	}
 	require.Less(t, len(b.next.table("Device").log), 2*staleAllowed)
-	require.Len(t, b.next.table("Device").since(0), 1)
+	require.Len(t, b.next.table("Device").since(0, 2), 1)
 }
 
 func TestConformance(t *testing.T) {

@@ -237,11 +237,14 @@ func (t *table) current(e *objectVersion) bool {
 	return t.get(e.namespace, e.name) == e
 }
 
-// since lists what changed after a revision, in order.
-func (t *table) since(rev uint64) []*objectVersion {
+// since lists what changed after a revision, in order: the first so many.
+func (t *table) since(rev uint64, most int) []*objectVersion {
 	i := sort.Search(len(t.log), func(i int) bool { return t.log[i].rev > rev })
 	var out []*objectVersion
 	for _, e := range t.log[i:] {
+		if len(out) == most {
+			break
+		}
 		if t.current(e) {
 			out = append(out, e)
 		}
@@ -249,10 +252,10 @@ func (t *table) since(rev uint64) []*objectVersion {
 	return out
 }
 
-// changes are what happened after a revision to a kind, or to one object.
-func (t *table) changes(of store.Key, rev uint64) (out []*objectVersion) {
+// changes are what happened after a revision to a kind, the first so many, or to one object.
+func (t *table) changes(of store.Key, rev uint64, most int) (out []*objectVersion) {
 	if of.Name == "" {
-		return t.since(rev)
+		return t.since(rev, most)
 	}
 	i := sort.Search(len(t.tombs), func(i int) bool { return t.tombs[i].rev > rev })
 	for _, e := range t.tombs[i:] {

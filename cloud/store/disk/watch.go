@@ -10,8 +10,10 @@ import (
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
-// maxEvents is how many events Next returns at once when it catches up.
-const maxEvents = 256
+const (
+	maxEvents  = 256            // Next returns at once when it catches up
+	maxBacklog = 16 * maxEvents // versions that a stream which catches up holds: very many may do so after a restart, each with all objects to come
+)
 
 // stream is one watcher. The committer puts events into its queue, where events of one object coalesce. If the queue is full it is
 // dropped, and the stream catches up from the index, which has the latest version of each object.
@@ -25,7 +27,7 @@ type stream struct {
 	backlog []*objectVersion
 	since   uint64 // what was known when the backlog was made
 	upto    uint64 // rev once backlog was returned
-	behind  bool   // the queue overflowed
+	behind  bool   // the queue overflowed, or more is to come than the backlog
 	queue   []store.Event
 	latest  map[store.Key]int // into queue
 	waiting int               // events in queue, without those that were merged into later ones (Type 0)
@@ -60,13 +62,16 @@ func (s *Store) Watch(ctx context.Context, of store.Key, from uint64) (store.Str
 	return st, nil
 }
 
-// catchUp makes the backlog of all that a snapshot holds beyond st.rev.
+// catchUp makes the backlog of what a snapshot holds beyond st.rev.
 func (st *stream) catchUp(snap *snapshot) error {
 	t := snap.table(st.of.Kind)
 	if st.rev < t.floor || st.rev > snap.rev {
 		return store.Gone(st.of.Kind, st.rev, t.floor)
 	}
-	st.backlog, st.since, st.upto, st.behind = t.changes(st.of, st.rev), st.rev, snap.rev, false
+	st.backlog, st.since, st.upto, st.behind = t.changes(st.of, st.rev, maxBacklog), st.rev, snap.rev, false
+	if n := len(st.backlog); n == maxBacklog {
+		st.upto, st.behind = st.backlog[n-1].rev, true
+	}
 	return nil
 }
 
