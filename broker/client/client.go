@@ -49,7 +49,7 @@ func New(o Options) (*Client, error) {
 		return nil, err
 	}
 	c := &Client{
-		opts: o, events: newEventQueue(o.Counters), sampled: o.Log.Sample(&zerolog.BurstSampler{Burst: 1, Period: 10 * time.Second}), slots: make(chan struct{}, o.MaxPending), up: make(chan struct{}),
+		opts: o, events: newEventQueue(o.Counters, int(o.ReceiveMaximum)*maxPacket), sampled: o.Log.Sample(&zerolog.BurstSampler{Burst: 1, Period: 10 * time.Second}), slots: make(chan struct{}, o.MaxPending), up: make(chan struct{}),
 		awaited: map[uint16]chan subscribeAnswer{}, incoming: map[uint16]*incomingQoS2{}, requests: map[string]chan Message{},
 		will: o.Will, reply: "reply/" + o.ClientID + "/" + rand.Text()[:8],
 	}

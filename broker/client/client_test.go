@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"net"
 	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -525,6 +526,34 @@ func (l *logLines) String() string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.b.String()
+}
+
+// A broker that sends large messages fills no more memory at QoS 0 than it could at QoS 1.
+func TestMessagesThatWaitAreBoundedInBytes(t *testing.T) {
+	b := newFakeBroker(t)
+	var count Counters
+	handling, goOn := make(chan struct{}), make(chan struct{})
+	startClient(t, b, func(o *Options) {
+		o.Counters, o.ReceiveMaximum = &count, 1
+		o.OnMessage = func(Message) {
+			handling <- struct{}{}
+			<-goOn
+		}
+	})
+	conn := b.accept(packets.Connack{})
+	conn.publish("first", "", 0, 0)
+	<-handling
+	for range 20 {
+		conn.publish("flood", strings.Repeat("x", 99_995), 0, 0)
+	}
+	counted := func(counts func() bool) { require.Eventually(t, counts, testTimeout, time.Millisecond) }
+	counted(func() bool { return count.Dropped.Load() == 10 })
+	require.EqualValues(t, 10, count.Waiting.Load())
+	close(goOn)
+	for range 10 {
+		<-handling
+	}
+	counted(func() bool { return count.Waiting.Load() == 0 })
 }
 
 // What a client drops because its owner is slower than its broker is counted and said,

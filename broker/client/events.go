@@ -27,7 +27,7 @@ type event struct {
 	err     error
 }
 
-// maxWaiting bounds the QoS 0 messages that wait for OnMessage. ReceiveMaximum bounds those of QoS 1 and 2.
+// maxWaiting bounds the QoS 0 messages that wait for OnMessage, which have no more bytes than those of QoS 1 and 2 could: ReceiveMaximum bounds these.
 const maxWaiting = 4096
 
 // eventQueue is the queue between the reader and the goroutine that calls the callbacks. The reader must not wait for a
@@ -39,11 +39,13 @@ type eventQueue struct {
 	more   *sync.Cond
 	queue  []event
 	qos0   int
+	bytes  int // of them
+	most   int // bytes
 	closed bool
 }
 
-func newEventQueue(count *Counters) *eventQueue {
-	e := &eventQueue{count: count}
+func newEventQueue(count *Counters, mostBytes int) *eventQueue {
+	e := &eventQueue{count: count, most: mostBytes}
 	e.more = sync.NewCond(&e.mu)
 	return e
 }
@@ -53,11 +55,13 @@ func (e *eventQueue) push(ev event) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if ev.kind == eventMessage && ev.message.QoS == 0 {
-		if e.qos0 >= maxWaiting {
+		size := len(ev.message.Topic) + len(ev.message.Payload)
+		if e.qos0 >= maxWaiting || e.bytes+size > e.most {
 			e.count.Dropped.Add(1)
 			return false
 		}
 		e.qos0++
+		e.bytes += size
 	}
 	e.queue = append(e.queue, ev)
 	e.count.Waiting.Add(1)
@@ -80,6 +84,7 @@ func (e *eventQueue) pop() (event, bool) {
 	e.count.Waiting.Add(-1)
 	if ev.kind == eventMessage && ev.message.QoS == 0 {
 		e.qos0--
+		e.bytes -= len(ev.message.Topic) + len(ev.message.Payload)
 	}
 	return ev, true
 }

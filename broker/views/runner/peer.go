@@ -28,7 +28,8 @@ type peer struct {
 	tree  *views.Tree
 	inbox treeInbox
 	log   zerolog.Logger
-	gone  bool // the node is: the peer ends
+	few   zerolog.Logger // of what the peer can cause any number of
+	gone  bool           // the node is: the peer ends
 	state peerState
 }
 
@@ -45,6 +46,7 @@ func newPeer(of *runningView, node string) *peer {
 	if node != "" {
 		p.log = of.log.With().Str("shows", node).Logger()
 	}
+	p.few = p.log.Sample(&zerolog.BurstSampler{Burst: 20, Period: 10 * time.Second})
 	return p
 }
 
@@ -67,12 +69,12 @@ func (p *peer) run(ctx context.Context) {
 	p.load(ctx)
 	for failures := 0; ctx.Err() == nil && !p.gone; failures++ {
 		began := time.Now()
-		again, err := p.connect(ctx)
+		err := p.connect(ctx)
 		p.state.connected.Store(false)
 		if ctx.Err() != nil || p.gone {
 			return
 		}
-		if time.Since(began) > steadyTime || again {
+		if time.Since(began) > steadyTime {
 			failures = 0
 		}
 		if err != nil {
@@ -123,7 +125,7 @@ func timeOf(m broker.Message) time.Time {
 func (v *View) clientOptions(o Options, node, purpose string, log zerolog.Logger) client.Options {
 	c := client.Options{
 		Servers: []string{cmp.Or(v.Peer.Server, ownServer)}, ClientID: v.Peer.ClientID, User: v.Peer.User, Secret: v.Peer.Secret, TLS: v.Peer.TLS,
-		Roots: v.Peer.Roots, CleanStart: true, Log: log.Level(zerolog.WarnLevel), Backoff: reconnect,
+		Roots: v.Peer.Roots, CleanStart: true, ReceiveMaximum: maxReceived, Log: log.Level(zerolog.WarnLevel), Backoff: reconnect,
 	}
 	switch {
 	case v.Peer.Server == "":
@@ -140,11 +142,11 @@ func (v *View) clientOptions(o Options, node, purpose string, log zerolog.Logger
 
 var errEnded = errors.New("the connection of a view ended")
 
-// connect makes a connection, and serves it to its end. again: the view wanted another.
-func (p *peer) connect(ctx context.Context) (again bool, err error) {
+// connect makes a connection, and serves it to its end.
+func (p *peer) connect(ctx context.Context) error {
 	n, err := p.of.record.next(p.node)
 	if err != nil {
-		return false, fmt.Errorf("the number of the connection can't be stored: %w", err)
+		return fmt.Errorf("the number of the connection can't be stored: %w", err)
 	}
 	s := newSession(p, n)
 	o := p.of.clientOptions(*p.of.o, p.node, "", p.log)
@@ -159,7 +161,7 @@ func (p *peer) connect(ctx context.Context) (again bool, err error) {
 		p.note(err)
 	}
 	if s.client, err = client.New(o); err != nil {
-		return false, err
+		return err
 	}
 	if s.exchange.Connection.Will != nil {
 		s.client.PublishWillAtEnd()

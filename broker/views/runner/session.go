@@ -20,9 +20,13 @@ const (
 	window      = 256             // messages that the peer has not acknowledged: then the view waits, and values wait as one
 	endingTime  = 2 * time.Second // for what a view says at its end
 	callTime    = 30 * time.Second
+	maxCalls    = 64 // commands that have not answered: who wants more of them is refused
 	maxAnswers  = 256
-	maxReceived = 256
+	maxReceived = 64
 )
+
+// patience is how long a peer may acknowledge nothing while the view waits for that.
+var patience = time.Minute
 
 // session is one connection of a view. The view and its tree are told by one goroutine, that of serve.
 type session struct {
@@ -35,7 +39,10 @@ type session struct {
 	received chan client.Message
 	answers  chan views.Event // what became of actions
 	slots    chan struct{}    // one for each message that the peer has not acknowledged
+	calls    chan struct{}    // one for each command that has not answered
+	replays  chan struct{}    // the past is read of one Device at a time
 	conn     context.Context  // of the connection
+	serving  context.Context  // ends with it, or when the time is over that the view has for its end
 	begun    atomic.Bool
 	settled  bool
 	again    bool              // the view wants another connection
@@ -46,7 +53,7 @@ func newSession(p *peer, n uint64) *session {
 	return &session{
 		p: p, exchange: views.NewExchange(p.view, n), up: make(chan context.Context, 1), lost: make(chan error, 1),
 		received: make(chan client.Message, maxReceived), answers: make(chan views.Event, maxAnswers), slots: make(chan struct{}, window),
-		rejected: make(map[string]string),
+		calls: make(chan struct{}, maxCalls), replays: make(chan struct{}, 1), rejected: make(map[string]string),
 	}
 }
 
@@ -97,12 +104,16 @@ func (s *session) lose(err error) {
 }
 
 // serve tells the view until the connection ends.
-func (s *session) serve(ctx context.Context) (again bool, err error) {
+func (s *session) serve(ctx context.Context) error {
 	select {
 	case s.conn = <-s.up:
 	case <-ctx.Done():
-		return false, nil
+		return nil
 	}
+	var late context.CancelFunc
+	s.serving, late = context.WithCancel(s.conn)
+	defer late()
+	defer context.AfterFunc(ctx, func() { time.AfterFunc(endingTime, late) })()
 	p := s.p
 	p.state.connected.Store(true)
 	p.note(nil)
@@ -112,24 +123,22 @@ func (s *session) serve(ctx context.Context) (again bool, err error) {
 		select {
 		case <-ctx.Done():
 			s.end()
-			return false, nil
+			return nil
 		case err := <-s.lost:
-			return false, err
-		case m := <-s.received:
+			return err
+		case m := <-s.received: // however many come, the tree is told of in between
 			s.take(m)
-			continue
 		case e := <-s.answers:
 			s.tell(e)
-			continue
 		default:
 		}
-		if s.step() {
+		if s.again || s.step() {
 			continue
 		}
 		select {
 		case <-ctx.Done():
 		case err := <-s.lost:
-			return false, err
+			return err
 		case m := <-s.received:
 			s.take(m)
 		case e := <-s.answers:
@@ -139,27 +148,35 @@ func (s *session) serve(ctx context.Context) (again bool, err error) {
 	}
 	if p.gone {
 		s.end()
-		return false, nil
+		return nil
 	}
-	s.flush(endingTime)
+	s.flush()
 	s.client.Reconnect(errEnded)
-	<-s.lost
-	return true, nil
+	for {
+		select {
+		case <-s.lost:
+			return nil
+		case <-s.received: // who delivers it tells of the end only after it
+		case <-s.answers:
+		}
+	}
 }
 
 // end has the view say what it says at its end.
 func (s *session) end() {
 	s.tell(&views.Ending{})
-	s.flush(endingTime)
+	s.flush()
 }
 
 // flush waits until the peer has acknowledged everything.
-func (s *session) flush(most time.Duration) {
-	late := time.After(most)
+func (s *session) flush() {
+	late := time.After(endingTime)
 	for range window {
 		select {
 		case s.slots <- struct{}{}:
 		case <-late:
+			return
+		case <-s.serving.Done():
 			return
 		}
 	}
@@ -226,12 +243,23 @@ func (s *session) do(a views.Action) {
 	}
 }
 
+var errSilent = errors.New("the peer acknowledges nothing")
+
 // publish waits while the peer has too much to acknowledge.
 func (s *session) publish(m views.Message) {
 	select {
 	case s.slots <- struct{}{}:
-	case <-s.conn.Done():
-		return
+	default:
+		timer := time.NewTimer(patience)
+		defer timer.Stop()
+		select {
+		case s.slots <- struct{}{}:
+		case <-timer.C:
+			s.client.Reconnect(errSilent)
+			return
+		case <-s.serving.Done():
+			return
+		}
 	}
 	s.client.PublishOver(s.conn, toClient(m), func(err error) {
 		<-s.slots
@@ -242,7 +270,7 @@ func (s *session) publish(m views.Message) {
 		case errors.As(err, &refused):
 			s.p.of.counters.refused.Add(1)
 			s.p.note(err)
-			s.p.log.Warn().Err(err).Msg("the view's peer refuses a message")
+			s.p.few.Warn().Err(err).Msg("the view's peer refuses a message")
 		}
 	})
 }
@@ -283,7 +311,7 @@ func (s *session) set(a *views.Set) {
 		if err == nil {
 			return
 		}
-		s.p.log.Info().Err(err).Str("device", a.Device).Msg("what the view's peer asks for is refused")
+		s.p.few.Info().Err(err).Str("device", a.Device).Msg("what the view's peer asks for is refused")
 		if d != nil {
 			go s.answer(&views.Refused{Device: d, Properties: slices.Sorted(maps.Keys(a.Values)), Reason: err.Error()})
 		}
@@ -294,7 +322,14 @@ func (s *session) call(a *views.Call) {
 	m := client.Message{
 		Topic: topics.Address{Node: a.Node, Kind: topics.KindCommand, Device: a.Device, Name: a.Command}.String(), Payload: a.Payload, QoS: 1,
 	}
+	select {
+	case s.calls <- struct{}{}:
+	default:
+		s.p.few.Warn().Str("device", a.Device).Str("command", a.Command).Int("calls", maxCalls).Msg("a command of the view's peer is dropped: too many have not answered")
+		return
+	}
 	go func() { // it ends by its time
+		defer func() { <-s.calls }()
 		ctx, cancel := context.WithTimeout(s.conn, callTime)
 		defer cancel()
 		answer, err := s.p.of.tree.Request(ctx, m)
@@ -302,7 +337,7 @@ func (s *session) call(a *views.Call) {
 			err = errors.New(answer.Property(topics.PropCode) + ": " + answer.Property(topics.PropError))
 		}
 		if err != nil {
-			s.p.log.Info().Err(err).Str("device", a.Device).Str("command", a.Command).Msg("a command of the view's peer has failed")
+			s.p.few.Info().Err(err).Str("device", a.Device).Str("command", a.Command).Msg("a command of the view's peer has failed")
 		}
 		if a.Reply != "" && err == nil {
 			s.client.PublishOver(s.conn, client.Message{Topic: a.Reply, Payload: answer.Payload, QoS: 1}, nil)
@@ -316,11 +351,17 @@ func (s *session) replay(a *views.Replay) {
 		return
 	}
 	go func() { // it ends with the connection
+		select {
+		case s.replays <- struct{}{}:
+		case <-s.conn.Done():
+			return
+		}
+		defer func() { <-s.replays }()
 		var samples []views.Sample
 		if s.p.of.o.Past != nil {
 			var err error
 			if samples, err = s.p.of.o.Past(s.conn, a.Node, a.Device, a.Since); err != nil {
-				s.p.log.Warn().Err(err).Str("device", a.Device).Msg("the past of a Device can't be read")
+				s.p.few.Warn().Err(err).Str("device", a.Device).Msg("the past of a Device can't be read")
 			}
 		}
 		s.answer(&views.Past{Device: d, Samples: samples, Last: true})

@@ -5,6 +5,7 @@ package runner_test
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"io"
 	"net"
 	"strings"
@@ -17,6 +18,7 @@ import (
 
 	"github.com/edgebus/edgebus/broker"
 	"github.com/edgebus/edgebus/broker/views"
+	"github.com/edgebus/edgebus/broker/views/homeassistant"
 	"github.com/edgebus/edgebus/broker/views/runner"
 	"github.com/edgebus/edgebus/broker/views/sparkplug"
 	"github.com/edgebus/edgebus/broker/views/viewtest"
@@ -58,16 +60,9 @@ func (p wirePeer) publish() *packets.Publish {
 	return m
 }
 
-// The packets of an edge node's connection are those that the specification demands: a clean start without a session, subscriptions to commands at
-// QoS 1 before the birth, and at the end its death and a DISCONNECT that asks for the will.
-func TestAnEdgeNodeOnTheWire(t *testing.T) {
-	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	defer listener.Close()
-	device, err := json.Marshal(viewtest.Devices()[0])
-	require.NoError(t, err)
-	topic := "v1/nodes/" + viewtest.Node + "/devices/lamp"
-	tree := []broker.Message{{Topic: topic, Payload: device}, {Topic: topic + "/reported/power", Payload: []byte("ON")}, {Topic: topic + "/state", Payload: []byte("online")}}
+// runViews runs views of a tree that doesn't change.
+func runViews(t *testing.T, tree []broker.Message, list ...runner.View) (stop func(), ended chan error) {
+	t.Helper()
 	v, err := runner.New(runner.Options{
 		Node: viewtest.Node, Dir: t.TempDir(), Log: zerolog.Nop(),
 		Dial: func(broker.Identity) net.Conn { // nothing is wanted of the tree
@@ -85,18 +80,116 @@ func TestAnEdgeNodeOnTheWire(t *testing.T) {
 				return batch
 			}
 		},
-	}, []runner.View{{
-		Name: "sparkplug", PerNode: true, Place: "there", Settings: json.RawMessage("{}"), Peer: runner.Peer{Server: "mqtt://" + listener.Addr().String()},
-		New: func(node string) views.View { return sparkplug.New(sparkplug.Options{Group: "plant", EdgeNode: node}) },
-	}})
+	}, list)
 	require.NoError(t, err)
 	for _, m := range tree {
 		v.Follow(m)
 	}
 	ctx, stop := context.WithCancel(t.Context())
-	defer stop()
-	ended := make(chan error, 1)
+	t.Cleanup(stop)
+	ended = make(chan error, 1)
 	go func() { ended <- v.Run(ctx) }()
+	return stop, ended
+}
+
+func sparkplugView(at net.Listener, host string) runner.View {
+	return runner.View{
+		Name: "sparkplug", PerNode: true, Place: "there", Settings: json.RawMessage("{}"), Peer: runner.Peer{Server: "mqtt://" + at.Addr().String()},
+		New: func(node string) views.View {
+			return sparkplug.New(sparkplug.Options{Group: "plant", EdgeNode: node, PrimaryHost: host})
+		},
+	}
+}
+
+// lampMessages are the tree's messages of a Device.
+func lampMessages(t *testing.T, name string) []broker.Message {
+	t.Helper()
+	b := viewtest.Devices()[0]
+	b.Device.Metadata.Name = name
+	device, err := json.Marshal(b)
+	require.NoError(t, err)
+	topic := "v1/nodes/" + viewtest.Node + "/devices/" + name
+	return []broker.Message{{Topic: topic, Payload: device}, {Topic: topic + "/reported/power", Payload: []byte("ON")}, {Topic: topic + "/state", Payload: []byte("online")}}
+}
+
+func listen(t *testing.T) net.Listener {
+	t.Helper()
+	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = listener.Close() })
+	return listener
+}
+
+// acceptView takes a connection, and grants what it subscribes to.
+func acceptView(t *testing.T, listener net.Listener) wirePeer {
+	t.Helper()
+	conn, err := listener.Accept()
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = conn.Close() })
+	p := wirePeer{t, conn}
+	p.read()
+	p.send(&packets.Connack{Properties: &packets.Properties{}})
+	subscribe, ok := p.read().Content.(*packets.Subscribe)
+	require.True(t, ok)
+	p.send(&packets.Suback{PacketID: subscribe.PacketID, Reasons: make([]byte, len(subscribe.Subscriptions)), Properties: &packets.Properties{}})
+	return p
+}
+
+func endsSoon(t *testing.T, ended chan error) {
+	t.Helper()
+	select {
+	case err := <-ended:
+		require.NoError(t, err)
+	case <-time.After(20 * time.Second):
+		require.FailNow(t, "the views have not ended")
+	}
+}
+
+// A broker that answers nothing but what keeps a connection alive doesn't keep the program from ending.
+func TestAViewEndsAtABrokerThatAcknowledgesNothing(t *testing.T) {
+	listener := listen(t)
+	var tree []broker.Message
+	for i := range 200 {
+		tree = append(tree, lampMessages(t, fmt.Sprint("lamp-", i))...)
+	}
+	stop, ended := runViews(t, tree, runner.View{
+		Name: "ha", Place: "there", Settings: json.RawMessage("{}"), Peer: runner.Peer{Server: "mqtt://" + listener.Addr().String()},
+		New: func(string) views.View {
+			return homeassistant.New(homeassistant.Options{Instance: viewtest.Node, Prefix: "homeassistant", Base: "edgebus"})
+		},
+	})
+	p := acceptView(t, listener)
+	for range 256 { // then it waits
+		p.read()
+	}
+	stop()
+	endsSoon(t, ended)
+}
+
+// What a peer sends while the view begins its next connection holds up neither that nor the program's end.
+func TestAStormOfCommandsHoldsUpNoReconnect(t *testing.T) {
+	listener := listen(t)
+	stop, ended := runViews(t, lampMessages(t, "lamp"), sparkplugView(listener, "scada"))
+	p := acceptView(t, listener)
+	state := func(text string) *packets.Publish {
+		return &packets.Publish{Topic: "spBv1.0/STATE/scada", Payload: []byte(text), Properties: &packets.Properties{}}
+	}
+	p.send(state(`{"online":true,"timestamp":1}`))
+	require.Equal(t, "spBv1.0/plant/NBIRTH/n1", p.publish().Topic)
+	p.send(state(`{"online":false,"timestamp":2}`))
+	for range 1000 {
+		p.send(&packets.Publish{Topic: "spBv1.0/plant/DCMD/n1/lamp", Payload: []byte{1}, Properties: &packets.Properties{}})
+	}
+	acceptView(t, listener)
+	stop()
+	endsSoon(t, ended)
+}
+
+// The packets of an edge node's connection are those that the specification demands: a clean start without a session, subscriptions to commands at
+// QoS 1 before the birth, and at the end its death and a DISCONNECT that asks for the will.
+func TestAnEdgeNodeOnTheWire(t *testing.T) {
+	listener, tree := listen(t), lampMessages(t, "lamp")
+	stop, ended := runViews(t, tree, sparkplugView(listener, ""))
 
 	for n, session := range []string{"0", "1"} {
 		conn, err := listener.Accept()

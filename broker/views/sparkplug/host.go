@@ -44,7 +44,7 @@ func (v *View) hear(at time.Time, m views.Message) []views.Action {
 	if m.Topic == v.topic("NCMD", "") {
 		for _, metric := range p.Metrics {
 			text, err := metric.Text(sparkplug.TypeBoolean)
-			if metric.Name == rebirthMetric && err == nil && text == "true" && v.born {
+			if metric.Name == rebirthMetric && err == nil && text == "true" && v.born && v.rebirths.allow(at) {
 				return v.bear(at)
 			}
 		}

@@ -40,6 +40,7 @@ type View struct {
 	born      bool
 	host      hostState
 	nextAlias uint64
+	rebirths  rebirthLimit
 
 	// toldUntil is the time until which a host has been told what happened; zero: it never was. It outlives connections: what a host has missed
 	// is told it after the next birth.
@@ -56,6 +57,11 @@ const (
 
 	// lossTime is how long messages may have been lost before a lost connection is noticed: what happened in it is told again.
 	lossTime = time.Minute
+	// maxRebirths is how often hosts have the edge node born again in rebirthTime. Who asks for more gets one after that time: a storm of requests
+	// must not keep the edge node from all else.
+	maxRebirths = 3
+	rebirthTime = 10 * time.Second
+
 	// maxPastMetrics are those of a message about the past.
 	maxPastMetrics = 500
 )
@@ -88,10 +94,31 @@ func (v *View) Next(at time.Time, e views.Event) (actions []views.Action) {
 	case *views.Ending:
 		actions = v.end()
 	}
+	if v.born && v.rebirths.owed && v.rebirths.allow(at) {
+		actions = append(actions, v.bear(at)...)
+	}
 	if v.born {
 		v.toldUntil = at
 	}
 	return actions
+}
+
+// rebirthLimit counts the births that hosts have asked for.
+type rebirthLimit struct {
+	since time.Time
+	count int
+	owed  bool // one was asked for too soon
+}
+
+func (l *rebirthLimit) allow(at time.Time) bool {
+	if at.Sub(l.since) >= rebirthTime {
+		l.since, l.count = at, 0
+	}
+	if l.owed = l.count >= maxRebirths; l.owed {
+		return false
+	}
+	l.count++
+	return true
 }
 
 // topic is where messages of a kind are; device is empty for those of the edge node.

@@ -283,6 +283,26 @@ func TestARebirthSaysEverythingAnew(t *testing.T) {
 	r.check()
 }
 
+// Whoever sends at the broker can ask for births as often as he likes: some are given at once, and the rest is one after a while.
+func TestAStormOfRequestsForBirthsIsOneAfterAWhile(t *testing.T) {
+	r := newRig(t, Options{})
+	r.device("a")
+	r.connect()
+	count := r.host.messages
+	for range 1000 {
+		r.hear("NCMD", "", value(t, rebirthMetric, sparkplug.TypeBoolean, "true"))
+	}
+	require.Equal(t, count+maxRebirths*2, r.host.messages)
+	r.set("a", "level", "4")
+	require.Equal(t, count+maxRebirths*2+1, r.host.messages, "it goes on meanwhile")
+	r.now = r.now.Add(rebirthTime)
+	r.set("a", "level", "5")
+	require.Equal(t, count+maxRebirths*2+4, r.host.messages, "the value, and the births that are owed")
+	r.set("a", "level", "6")
+	require.Equal(t, count+maxRebirths*2+5, r.host.messages)
+	r.check()
+}
+
 func TestACommandSetsWhatCanBeSet(t *testing.T) {
 	for _, aliases := range []bool{false, true} {
 		r := newRig(t, Options{Aliases: aliases})
