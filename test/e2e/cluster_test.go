@@ -4,6 +4,7 @@ package e2e
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -194,7 +195,7 @@ func (c *hubCluster) connect(ctx context.Context, o client.Options) (cl *client.
 	for _, h := range c.hubs {
 		o.Servers = append(o.Servers, "mqtt://"+h.mqtt)
 	}
-	o.KeepAlive, o.ConnectTimeout, o.Backoff = 2*time.Second, time.Second, client.Backoff{Min: 50 * time.Millisecond, Max: 200 * time.Millisecond}
+	o.KeepAlive, o.ConnectTimeout, o.Backoff = cmp.Or(o.KeepAlive, 2*time.Second), time.Second, client.Backoff{Min: 50 * time.Millisecond, Max: 200 * time.Millisecond}
 	cl, err := client.New(o)
 	require.NoError(c.t, err)
 	done := make(chan struct{})
@@ -283,6 +284,22 @@ func (c *hubCluster) work(ctx context.Context, name string) {
 		}
 		time.Sleep(5 * time.Millisecond) // a publisher's own pace
 	}
+}
+
+const devicePath = "/apis/edgebus.io/v1alpha1/namespaces/default/devices/d"
+
+const dial = `
+{apiVersion: edgebus.io/v1alpha1, kind: DeviceModel, metadata: {name: dial}, spec: {properties: [{name: level, type: int, accessMode: ReadWrite}]}}
+---
+{apiVersion: edgebus.io/v1alpha1, kind: Device, metadata: {name: d}, spec: {nodeName: n1, deviceModelRef: {name: dial}, protocol: {type: virtual}}}
+`
+
+// startDevice has a node run a device with the property level.
+func (c *hubCluster) startDevice() {
+	c.t.Helper()
+	require.NoError(c.t, c.Apply(c.t.Context(), []byte(dial)))
+	require.NoError(c.t, c.Start(c.t.Context(), "core"))
+	require.NoError(c.t, c.Start(c.t.Context(), "virtual"))
 }
 
 const modelsPath = "/apis/edgebus.io/v1alpha1/namespaces/default/devicemodels"
@@ -451,16 +468,7 @@ func TestThreeHubsAreOne(t *testing.T) {
 	left := c.session(away, "reader-1", c.waited)
 	leave()
 	<-left
-	api := "http://" + c.Hub.HTTP + "/apis/edgebus.io/v1alpha1/namespaces/default/"
-	for kind, body := range map[string]string{
-		"devicemodels": `{"apiVersion":"edgebus.io/v1alpha1","kind":"DeviceModel","metadata":{"name":"dial"},"spec":{"properties":[{"name":"level","type":"int","accessMode":"ReadWrite"}]}}`,
-		"devices":      `{"apiVersion":"edgebus.io/v1alpha1","kind":"Device","metadata":{"name":"d"},"spec":{"nodeName":"n1","deviceModelRef":{"name":"dial"},"protocol":{"type":"virtual"}}}`,
-	} {
-		_, err := harness.Call(ctx, http.MethodPost, api+kind, []byte(body))
-		require.NoError(t, err, kind)
-	}
-	require.NoError(t, c.Start(ctx, "core"))
-	require.NoError(t, c.Start(ctx, "virtual"))
+	c.startDevice()
 
 	working, end := context.WithCancel(ctx)
 	var work sync.WaitGroup
@@ -488,11 +496,11 @@ func TestThreeHubsAreOne(t *testing.T) {
 		c.readRegister()
 		set := fmt.Sprintf(`{"spec":{"desired":{"level":"%d"}}}`, level+1)
 		require.NoError(t, harness.Eventually(ctx, time.Minute, func(ctx context.Context) error {
-			_, err := harness.Call(ctx, http.MethodPatch, api+"devices/d", []byte(set))
+			_, err := harness.Call(ctx, http.MethodPatch, "http://"+c.Hub.HTTP+devicePath, []byte(set))
 			return err
 		}))
 		require.NoError(t, harness.Eventually(ctx, time.Minute, func(ctx context.Context) error {
-			text, err := harness.Call(ctx, http.MethodGet, api+"devices/d", nil)
+			text, err := harness.Call(ctx, http.MethodGet, "http://"+c.Hub.HTTP+devicePath, nil)
 			if reported := fmt.Sprintf(`"reported":{"value":"%d"`, level+1); err == nil && !strings.Contains(strings.ReplaceAll(string(text), " ", ""), reported) {
 				err = fmt.Errorf("no %s in %s", reported, text)
 			}
