@@ -133,7 +133,7 @@ func (s standbyHost) devicesRevision() string {
 func (s standbyHost) kubectl(args ...string) *exec.Cmd {
 	s.t.Helper()
 	kubectl := filepath.Join(filepath.Dir(s.Bin), ".tools", "kubectl")
-	require.FileExists(s.t, kubectl, "make tools builds it")
+	require.FileExists(s.t, kubectl, "make e2e builds it")
 	cmd := exec.CommandContext(s.t.Context(), kubectl, append([]string{"--server", "http://" + s.Hub.HTTP, "--cache-dir", filepath.Join(s.Dir, "kubectl")}, args...)...)
 	cmd.Env = append(os.Environ(), "KUBECONFIG="+filepath.Join(s.Dir, "no-kubeconfig"))
 	return cmd
