@@ -292,6 +292,9 @@ func (s *server) routes() http.Handler {
 			if node, serve := s.Devices.Rule(r); serve != nil {
 				return authorizeRule(w, r, node, serve)
 			}
+			if strings.Count(strings.Trim(r.URL.Path, "/"), "/") >= 2 {
+				return statusErrorf(http.StatusNotFound, "NotFound", "there is nothing at %s, and no Rule that is Ready has this path (edgebus get rules)", r.URL.Path)
+			}
 		}
 		return statusErrorf(http.StatusNotFound, "NotFound", "there is nothing at %s", r.URL.Path)
 	}))

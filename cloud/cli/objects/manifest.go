@@ -19,8 +19,8 @@ import (
 )
 
 // applyRanks is the order in which kinds are applied; others have rank 0. Deleting goes the other way. The hub accepts
-// objects in any order, but Devices work at once if what they need exists.
-var applyRanks = map[string]int{"Namespace": -4, "Secret": -3, "ConfigMap": -3, "DeviceModel": -2, "Repository": -2, "Node": -1, "Device": 1}
+// objects in any order, but Devices and Rules work at once if what they need exists.
+var applyRanks = map[string]int{"Namespace": -4, "Secret": -3, "ConfigMap": -3, "DeviceModel": -2, "Repository": -2, "Node": -1, "Device": 1, "Rule": 1}
 
 // manifest is an object in a file.
 type manifest struct {

@@ -222,3 +222,17 @@ func TestAnEndIsAwaitedThoughTheWatchHasLostItsPlace(t *testing.T) {
 		})
 	}
 }
+
+// Rules that come with their endpoints act at once, without a warning that there are none.
+func TestRulesAreAppliedAfterTheirEndpoints(t *testing.T) {
+	clitest.StartHub(t)
+	file := clitest.WriteFile(t, t.TempDir(), "rules.yaml", `{apiVersion: rules.kubeedge.io/v1, kind: Rule, metadata: {name: r}, spec: {source: web, sourceResource: {path: /x}, target: messages, targetResource: {topic: x}}}
+---
+{apiVersion: rules.kubeedge.io/v1, kind: RuleEndpoint, metadata: {name: web}, spec: {ruleEndpointType: rest, properties: {}}}
+---
+{apiVersion: rules.kubeedge.io/v1, kind: RuleEndpoint, metadata: {name: messages}, spec: {ruleEndpointType: eventbus, properties: {}}}
+`)
+	out, errs := clitest.Run(t, 0, "apply", "-f", file)
+	require.Equal(t, "ruleendpoint/web created\nruleendpoint/messages created\nrule/r created\n", out)
+	require.Equal(t, "3 objects: 3 created\n", errs)
+}
