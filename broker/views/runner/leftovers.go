@@ -13,14 +13,19 @@ import (
 
 	"github.com/edgebus/edgebus/broker/client"
 	"github.com/edgebus/edgebus/broker/views"
+	"github.com/edgebus/edgebus/topics"
 	"github.com/edgebus/edgebus/topics/backoff"
 )
 
 // quietTime is how long nothing retained must have come before a broker has sent all that it has: MQTT doesn't say when that is.
 const quietTime = 2 * time.Second
 
-// clearLeftovers clears what a view has published that is switched off, or elsewhere, until it is done or ctx ends.
-func (v *Views) clearLeftovers(ctx context.Context, r *record) {
+// clearFirst is how long a view waits for what is cleared of it by its settings before: the same broker may have another address now.
+const clearFirst = 10 * time.Second
+
+// clearLeftovers clears what a view has published that is switched off, or elsewhere, until it is done or ctx ends. tried is called after the first attempt.
+func (v *Views) clearLeftovers(ctx context.Context, r *record, tried func()) {
+	defer tried()
 	log := v.o.Log.With().Str("view", r.View).Str("file", r.path).Logger()
 	view, err := v.o.Restore(r.View, r.Settings)
 	if err != nil {
@@ -37,6 +42,7 @@ func (v *Views) clearLeftovers(ctx context.Context, r *record) {
 		if ctx.Err() != nil {
 			return
 		}
+		tried()
 		v.noteUncleared(r, err)
 		if err == nil {
 			log.Info().Int("messages", cleared).Msg("the view was switched off or changed: what it had published is cleared")
@@ -77,6 +83,7 @@ func (v *Views) clearOne(ctx context.Context, view View, node string, n uint64) 
 	if len(c.Retained) == 0 || c.Owns == nil {
 		return 0, nil
 	}
+	shown := v.showsAt(view.Peer.Server)
 	found := make(chan views.Message)
 	failed := make(chan error, 1)
 	up := make(chan struct{}, 1)
@@ -115,7 +122,7 @@ func (v *Views) clearOne(ctx context.Context, view View, node string, n uint64) 
 			quiet.Reset(quietTime)
 		case m := <-found:
 			quiet.Reset(quietTime)
-			if !m.Retain || len(m.Payload) == 0 || !c.Owns(m) {
+			if !m.Retain || len(m.Payload) == 0 || !c.Owns(m) || shown(m) {
 				continue
 			}
 			if err := to.Publish(running, client.Message{Topic: m.Topic, QoS: 1, Retain: true}); err != nil {
@@ -129,5 +136,20 @@ func (v *Views) clearOne(ctx context.Context, view View, node string, n uint64) 
 		case <-ctx.Done():
 			return cleared, ctx.Err()
 		}
+	}
+}
+
+// showsAt reports whether a view that is switched on owns a message at a server: it clears that by itself if it doesn't publish it.
+func (v *Views) showsAt(server string) func(views.Message) bool {
+	var list []views.Connection
+	for _, run := range v.running {
+		if c := run.New("").Connect(1); run.Peer.Server == server && c.Owns != nil {
+			list = append(list, c)
+		}
+	}
+	return func(m views.Message) bool {
+		return slices.ContainsFunc(list, func(c views.Connection) bool {
+			return c.Owns(m) && slices.ContainsFunc(c.Retained, func(f string) bool { return topics.Match(f, m.Topic) })
+		})
 	}
 }

@@ -260,11 +260,30 @@ type unclearedView struct{ view, problem string }
 // Run runs the views until the context ends.
 func (v *Views) Run(ctx context.Context) error {
 	var group sync.WaitGroup
+	before := make(map[string]*sync.WaitGroup) // clearing what a view has published by other settings, once
 	for _, run := range v.running {
-		group.Go(func() { run.run(ctx) })
+		before[run.Name] = new(sync.WaitGroup)
 	}
 	for _, r := range v.old {
-		group.Go(func() { v.clearLeftovers(ctx, r) })
+		tried := func() {}
+		if wait := before[r.View]; wait != nil {
+			wait.Add(1)
+			tried = sync.OnceFunc(wait.Done)
+		}
+		group.Go(func() { v.clearLeftovers(ctx, r, tried) })
+	}
+	for _, run := range v.running {
+		group.Go(func() {
+			cleared, most := make(chan struct{}), time.NewTimer(clearFirst)
+			defer most.Stop()
+			go func() { defer close(cleared); before[run.Name].Wait() }()
+			select {
+			case <-cleared:
+			case <-most.C:
+			case <-ctx.Done():
+			}
+			run.run(ctx)
+		})
 	}
 	group.Wait()
 	return nil

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"maps"
 	"net"
+	"os"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -97,7 +98,7 @@ func watchBroker(t *testing.T, b *broker.Broker) *watcher {
 	w := &watcher{has: make(map[string]string)}
 	c, err := client.New(client.Options{
 		Servers: []string{"mqtt://" + b.Addrs()[0].String()}, ClientID: "watcher", CleanStart: true, Log: zerolog.Nop(),
-		Subscriptions: []client.Subscription{{Filter: "homeassistant/#", QoS: 1}, {Filter: "edgebus/#", QoS: 1}},
+		Subscriptions: []client.Subscription{{Filter: "homeassistant/#", QoS: 1}, {Filter: "edgebus/#", QoS: 1}, {Filter: "elsewhere/#", QoS: 1}},
 		OnMessage: func(m client.Message) {
 			w.mu.Lock()
 			defer w.mu.Unlock()
@@ -279,6 +280,41 @@ func TestEachBrokerThatCantBeClearedIsNamedWithItsFile(t *testing.T) {
 		said := s.tree.views.Failing()["ha (switched off)"]
 		return strings.Contains(said, files[0]) && strings.Contains(said, files[1]) && strings.Contains(said, "127.0.0.1:1") && strings.Contains(said, "127.0.0.1:2")
 	}, 20*time.Second, 5*time.Millisecond)
+}
+
+// What is cleared of a view is what it alone has published: its messages have the same topics or the same mark as those of the view by its next settings.
+func TestAViewWhoseSettingsChangeKeepsWhatItShowsNow(t *testing.T) {
+	for _, host := range []string{"127.0.0.1", "localhost"} { // the same broker
+		t.Run(host, func(t *testing.T) {
+			s := newViewStage(t)
+			peer, _ := runBroker(t, "127.0.0.1:0", nil)
+			w := watchBroker(t, peer)
+			server := "mqtt://" + peer.Addrs()[0].String()
+			stop := s.run(haView(server))
+			w.await(t, "all is told", func(has map[string]string) bool { return has["edgebus/n1/state"] == "online" })
+			stop()
+			before := w.all()
+			moved := haView(strings.Replace(server, "127.0.0.1", host, 1))
+			moved.Place = "moved"
+			moved.New = func(string) views.View {
+				return homeassistant.New(homeassistant.Options{Instance: viewtest.Node, Prefix: "homeassistant", Base: "elsewhere"})
+			}
+			s.run(moved)
+			w.await(t, "all is told", func(has map[string]string) bool { return has["elsewhere/n1/state"] == "online" })
+			require.Eventually(t, func() bool {
+				records, err := os.ReadDir(filepath.Join(s.dir, Dir))
+				return err == nil && len(records) == 1
+			}, 20*time.Second, time.Millisecond, "what it has published before is cleared")
+			w.await(t, "all is there", func(has map[string]string) bool {
+				for topic := range has {
+					if strings.HasPrefix(topic, "edgebus/") {
+						return false
+					}
+				}
+				return len(has) == len(before)
+			})
+		})
+	}
 }
 
 // slowPipe stands before a broker, and passes nothing on while it is held.
