@@ -49,11 +49,13 @@ func (v *Views) clearLeftovers(ctx context.Context, r *record, tried func()) {
 			return
 		}
 		log.Warn().Err(err).Msg("what a view has published can't be cleared yet: trying again. If that broker is gone for good, delete the file, and start the program again")
-		if !backoff.Sleep(ctx, reconnect.Spread(failures)) {
+		if !backoff.Sleep(ctx, retryClearing.Spread(failures)) {
 			return
 		}
 	}
 }
+
+var retryClearing = backoff.Backoff{Min: 500 * time.Millisecond, Max: 30 * time.Second}
 
 func (v *Views) noteUncleared(r *record, err error) {
 	v.mu.Lock()
@@ -94,7 +96,7 @@ func (v *Views) clearOne(ctx context.Context, view View, node string, n uint64) 
 		}
 	}
 	running, stop := context.WithCancel(ctx)
-	o := view.clientOptions(v.o, node, "-clear", v.o.Log)
+	o := view.clientOptions(v.o, node, "-clear")
 	for _, f := range c.Retained {
 		o.Subscriptions = append(o.Subscriptions, client.Subscription{Filter: f, QoS: 1, NoLocal: true, RetainAsPublished: true})
 	}

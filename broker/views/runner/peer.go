@@ -60,7 +60,15 @@ func (p *peer) problem() string {
 	return ""
 }
 
-var reconnect = backoff.Backoff{Min: 500 * time.Millisecond, Max: 30 * time.Second}
+// reconnect is the wait between attempts to connect: what a view shows equals the tree seconds after its broker is back, however long that was
+// away. A hub that has a connection for each node waits longer, since a broker that returns must take them all.
+func (o *Options) reconnect(node string) backoff.Backoff {
+	b := backoff.Backoff{Min: 500 * time.Millisecond, Max: 4 * time.Second}
+	if node != "" && o.Node == "" {
+		b.Max = 30 * time.Second
+	}
+	return b
+}
 
 const steadyTime = 10 * time.Second // a connection that has lasted so long was well
 
@@ -81,19 +89,20 @@ func (p *peer) run(ctx context.Context) {
 			p.note(err)
 			p.log.Warn().Err(err).Msg("the view's connection to its peer has ended: trying again")
 		}
-		if !backoff.Sleep(ctx, reconnect.Spread(failures)) {
+		if !backoff.Sleep(ctx, p.of.o.reconnect(p.node).Spread(failures)) {
 			return
 		}
 	}
 }
 
-func (p *peer) note(err error) {
+// note keeps why the view isn't well, and says whether that is news; nil: it is well.
+func (p *peer) note(err error) (news bool) {
 	if err == nil {
-		p.state.why.Store(nil)
-		return
+		return p.state.why.Swap(nil) != nil
 	}
 	why := err.Error()
-	p.state.why.Store(&why)
+	before := p.state.why.Swap(&why)
+	return before == nil || *before != why
 }
 
 // load reads what the tree has. What it publishes meanwhile is in the inbox, and is taken after it.
@@ -122,10 +131,10 @@ func timeOf(m broker.Message) time.Time {
 }
 
 // clientOptions are those of a connection to the peer.
-func (v *View) clientOptions(o Options, node, purpose string, log zerolog.Logger) client.Options {
+func (v *View) clientOptions(o Options, node, purpose string) client.Options {
 	c := client.Options{
 		Servers: []string{cmp.Or(v.Peer.Server, ownServer)}, ClientID: v.Peer.ClientID, User: v.Peer.User, Secret: v.Peer.Secret, TLS: v.Peer.TLS,
-		Roots: v.Peer.Roots, CleanStart: true, ReceiveMaximum: maxReceived, Log: log.Level(zerolog.WarnLevel), Backoff: reconnect,
+		Roots: v.Peer.Roots, CleanStart: true, ReceiveMaximum: maxReceived, Backoff: o.reconnect(node),
 	}
 	switch {
 	case v.Peer.Server == "":
@@ -149,7 +158,7 @@ func (p *peer) connect(ctx context.Context) error {
 		return fmt.Errorf("the number of the connection can't be stored: %w", err)
 	}
 	s := newSession(p, n)
-	o := p.of.clientOptions(*p.of.o, p.node, "", p.log)
+	o := p.of.clientOptions(*p.of.o, p.node, "")
 	if w := s.exchange.Connection.Will; w != nil {
 		will := toClient(*w)
 		o.Will = &will
@@ -158,7 +167,9 @@ func (p *peer) connect(ctx context.Context) error {
 	o.OnDisconnect = func(err error) { s.lose(cmp.Or(err, errEnded)) }
 	o.OnConnectError = func(err error) {
 		p.of.counters.failures.Add(1)
-		p.note(err)
+		if p.note(err) {
+			p.log.Warn().Err(err).Msg("no connection to the view's peer: trying again")
+		}
 	}
 	if s.client, err = client.New(o); err != nil {
 		return err
