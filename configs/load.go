@@ -602,7 +602,11 @@ func collectDocs(n *yaml.Node, prefix string, docs map[string]string) {
 			collectDocs(value, key+".", docs)
 			continue
 		}
-		doc := strings.Join(strings.Fields(strings.ReplaceAll(name.HeadComment, "#", " ")), " ")
+		var words []string
+		for line := range strings.Lines(name.HeadComment) {
+			words = append(words, strings.Fields(strings.TrimPrefix(line, "#"))...)
+		}
+		doc := strings.Join(words, " ")
 		if value.Value != "" {
 			doc += " (default " + value.Value + ")"
 		}

@@ -107,3 +107,10 @@ func TestAUsersOwnFileOfSettingsGoesBeforeTheHosts(t *testing.T) {
 	require.NoError(t, os.WriteFile(own, nil, 0o600))
 	require.Equal(t, own, ownOrSystem(own, system))
 }
+
+// A comment's words are the help, wildcards of topics included.
+func TestTheHelpOfAFlagIsTheWholeComment(t *testing.T) {
+	flags := pflag.NewFlagSet("cloudhub", pflag.ContinueOnError)
+	require.NoError(t, AddFlags[Hub]("cloudhub", flags))
+	require.Contains(t, flags.Lookup("bridge-down").Usage, `such as "site/#". {node} stands for the asking node's name: "orders/{node}/#".`)
+}

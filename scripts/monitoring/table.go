@@ -118,7 +118,7 @@ Hub and core serve ` + "`/metrics`" + ` in the Prometheus format, or OpenMetrics
 ` + "`basic_auth`" + ` or a certificate.
 
 Everything here comes from one table, [monitoring.yaml](../configs/deploy/monitoring.yaml): this page, the rules and the boards. Tests hold it against what the programs expose,
-parse each expression of rules and boards with Prometheus' own parser, and have each alert fire and keep quiet.
+parse each expression of rules and boards with Prometheus' own parser, and have each alert fire and keep quiet. A copy of a hub has no HTTP address: it writes ` + "`edgebus_follow_…`" + ` into a file ([another-host.md](another-host.md#a-copy-that-follows)).
 
 ## Boards
 
