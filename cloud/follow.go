@@ -68,7 +68,13 @@ func refuseCopy(records *journal.Journal) error {
 
 // checkCopy checks that a directory has a copy that can be taken over, and says what it has.
 func checkCopy(dir string) (said string, err error) {
+	if _, err := os.Stat(filepath.Join(dir, ClusterKeyFile)); err == nil {
+		return "", fmt.Errorf("%s is the data of a hub of a cluster: one of those that stand by takes over by itself", dir)
+	}
 	o := logOptions(dir)
+	if err := follow.EndReplacement(o.Dir); err != nil {
+		return "", err
+	}
 	if _, err := os.Stat(o.Dir); err != nil {
 		return "", fmt.Errorf("%s has no copy of a hub that is whole", dir)
 	}

@@ -33,7 +33,7 @@ type logCopy struct {
 // openCopy opens the copy in a directory, or begins one.
 func openCopy(path string, open func(dir string) (*journal.Journal, error)) (*logCopy, error) {
 	c := &logCopy{path: path, open: open}
-	if err := c.settle(); err != nil {
+	if err := EndReplacement(path); err != nil {
 		return nil, err
 	}
 	for _, dir := range []string{path + newSuffix, path} { // one that was begun goes on
@@ -44,19 +44,19 @@ func openCopy(path string, open func(dir string) (*journal.Journal, error)) (*lo
 	return c, c.use(path + newSuffix)
 }
 
-// settle ends a replacement that was interrupted.
-func (c *logCopy) settle() error {
-	_, gone := os.Stat(c.path)
-	_, err := os.Stat(c.path + oldSuffix)
+// EndReplacement ends a replacement of a log that was interrupted.
+func EndReplacement(path string) error {
+	_, gone := os.Stat(path)
+	_, err := os.Stat(path + oldSuffix)
 	switch {
 	case err != nil:
 		return nil
 	case gone != nil: // the new one has all, and has not its name yet
-		if err := os.Rename(c.path+newSuffix, c.path); err != nil {
+		if err := os.Rename(path+newSuffix, path); err != nil {
 			return err
 		}
 	}
-	return errors.Join(os.RemoveAll(c.path+oldSuffix), datadir.SyncDir(filepath.Dir(c.path)))
+	return errors.Join(os.RemoveAll(path+oldSuffix), datadir.SyncDir(filepath.Dir(path)))
 }
 
 func (c *logCopy) use(dir string) (err error) {
@@ -100,7 +100,7 @@ func (c *logCopy) apply(to journal.Origin, bodies [][]byte) error {
 	return nil
 }
 
-// replace gives the new copy the log's name. A crash on the way leaves what settle finds.
+// replace gives the new copy the log's name. A crash on the way leaves what EndReplacement finds.
 func (c *logCopy) replace() error {
 	parent := filepath.Dir(c.path)
 	err := c.journal.Close()
@@ -112,7 +112,10 @@ func (c *logCopy) replace() error {
 			return err
 		}
 	}
-	if err := errors.Join(os.Rename(c.path+newSuffix, c.path), datadir.SyncDir(parent), os.RemoveAll(c.path+oldSuffix)); err != nil {
+	if err := os.Rename(c.path+newSuffix, c.path); err != nil {
+		return err
+	}
+	if err := errors.Join(datadir.SyncDir(parent), os.RemoveAll(c.path+oldSuffix)); err != nil {
 		return err
 	}
 	return c.use(c.path)

@@ -163,12 +163,27 @@ func (l *Log) heard(m *nats.Msg) {
 		Name string           `json:"name"`
 		At   ordered.Position `json:"at"`
 	}
-	if json.Unmarshal(m.Data, &said) == nil && said.Name != "" {
-		l.mu.Lock()
-		defer l.mu.Unlock()
-		l.has[said.Name] = Reader{said.At, time.Now()}
+	if json.Unmarshal(m.Data, &said) != nil || said.Name == "" || len(said.Name) > maxReaderName {
+		return
 	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if _, known := l.has[said.Name]; !known && len(l.has) >= maxReaders {
+		longest, since := "", time.Now()
+		for name, r := range l.has {
+			if r.When.Before(since) {
+				longest, since = name, r.When
+			}
+		}
+		delete(l.has, longest)
+	}
+	l.has[said.Name] = Reader{said.At, time.Now()}
 }
+
+const (
+	maxReaders    = 1000 // the one that was heard least lately is forgotten then
+	maxReaderName = 1000
+)
 
 // Readers are those who have told how far they are.
 func (l *Log) Readers() map[string]Reader {
@@ -392,6 +407,13 @@ func (l *Log) hint(m *nats.Msg) {
 	}
 }
 
+// forget forgets that somebody told of more than up to a position.
+func (l *Log) forget(after ordered.Position) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.told = min(l.told, uint64(after))
+}
+
 // wait waits until somebody tells of more than up to a position, or for as long as a poll takes.
 func (l *Log) wait(ctx context.Context, after ordered.Position) error {
 	l.mu.Lock()
@@ -444,11 +466,13 @@ type reading struct {
 	checked time.Time // when the leader was asked last, for who is there and has nothing to read
 	back    time.Time // since when the log ends before after; zero: it doesn't
 	hole    int       // how often the next frame was missing in an answer
+	empty   int       // how many answers had none since the last frame
 }
 
 const (
 	checkEvery = 2 * time.Second
 	holeTries  = 20
+	emptyTries = 500 // after which nobody is believed who told of more
 )
 
 // next are the frames after r.after. There may be none yet.
@@ -459,7 +483,7 @@ func (r *reading) next(ctx context.Context) ([]ordered.Frame, error) {
 	}
 	missing := len(frames) > 0 && frames[0].At != r.after+1
 	if !missing && len(frames) > 0 {
-		r.hole, r.back = 0, time.Time{}
+		r.hole, r.empty, r.back = 0, 0, time.Time{}
 		return frames, nil
 	}
 	if err != nil || missing || time.Since(r.checked) >= min(checkEvery, r.log.o.Back) {
@@ -467,7 +491,15 @@ func (r *reading) next(ctx context.Context) ([]ordered.Frame, error) {
 			return nil, gone
 		}
 	}
-	return nil, r.log.wait(ctx, r.after)
+	return nil, r.wait(ctx)
+}
+
+// wait waits after an answer without the next frame. What a frame that never comes was told of is forgotten: then it is asked for as if nobody had told.
+func (r *reading) wait(ctx context.Context) error {
+	if r.empty++; r.empty%emptyTries == 0 {
+		r.log.forget(r.after)
+	}
+	return r.log.wait(ctx, r.after)
 }
 
 // check asks the leader why nothing can be read. An error of asking is none of reading: the log doesn't answer, and may again.
