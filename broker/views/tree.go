@@ -22,6 +22,7 @@ type Tree struct {
 	selects func(Node, *Device) bool
 
 	nodes   map[string]*nodeState
+	devices int            // that the view knows of
 	changed []*deviceState // in the order in which they changed
 	nodeNew []*nodeState
 	models  map[[sha256.Size]byte]weak.Pointer[resource.DeviceModel]
@@ -246,7 +247,8 @@ func (t *Tree) Repeat() {
 		t.noteNode(n)
 		for _, name := range slices.Sorted(maps.Keys(n.devices)) {
 			if d := n.devices[name]; d.object != nil {
-				d.device, d.whole = nil, true
+				t.tell(d, nil)
+				d.whole = true
 				t.note(d)
 			}
 		}
@@ -292,14 +294,25 @@ func (d *deviceState) event(t *Tree) Event {
 	}
 	switch {
 	case shown:
-		d.device = now
+		t.tell(d, now)
 		return e
 	case d.device == nil:
 		return nil
 	}
 	e = &DeviceChanged{Device: d.device, Gone: true}
-	d.device = nil
+	t.tell(d, nil)
 	return e
+}
+
+// tell notes what the view knows of a Device; nil: nothing.
+func (t *Tree) tell(d *deviceState, now *Device) {
+	switch {
+	case d.device == nil && now != nil:
+		t.devices++
+	case d.device != nil && now == nil:
+		t.devices--
+	}
+	d.device = now
 }
 
 // Device returns a Device that the view knows of.
@@ -311,16 +324,7 @@ func (t *Tree) Device(node, name string) *Device {
 }
 
 // Devices is how many Devices the view knows of.
-func (t *Tree) Devices() (count int) {
-	for _, n := range t.nodes {
-		for _, d := range n.devices {
-			if d.device != nil {
-				count++
-			}
-		}
-	}
-	return count
-}
+func (t *Tree) Devices() int { return t.devices }
 
 // SelectLabels selects the Devices that have all of the labels, as key=value, themselves or by their node.
 func SelectLabels(labels []string) func(Node, *Device) bool {

@@ -3,9 +3,12 @@
 package views_test
 
 import (
+	"encoding/json"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/stretchr/testify/require"
 
 	"github.com/edgebus/edgebus/broker/views"
 	"github.com/edgebus/edgebus/broker/views/viewtest"
@@ -57,6 +60,39 @@ func (plainView) Next(_ time.Time, e views.Event) (do []views.Action) {
 		return []views.Action{&views.Publish{Message: views.Message{Topic: "plain/gone", Payload: []byte("end")}}}
 	}
 	return do
+}
+
+func TestATreeCountsTheDevicesThatAreShown(t *testing.T) {
+	tree := views.NewTree(viewtest.Node, func(_ views.Node, d *views.Device) bool { return d.State != "hidden" })
+	told := map[string]bool{}
+	tell := func() {
+		for e := tree.Next(); e != nil; e = tree.Next() {
+			if d, ok := e.(*views.DeviceChanged); ok {
+				if told[d.Device.Name()] = true; d.Gone {
+					delete(told, d.Device.Name())
+				}
+			}
+		}
+		require.Equal(t, len(told), tree.Devices())
+	}
+	at := func(name string) string { return "v1/nodes/" + viewtest.Node + "/devices/" + name }
+	all := viewtest.Devices()
+	for _, b := range all {
+		text, err := json.Marshal(b)
+		require.NoError(t, err)
+		tree.Apply(at(b.Device.Metadata.Name), text, time.Time{})
+	}
+	require.Zero(t, tree.Devices(), "nothing was told")
+	tell()
+	require.Len(t, told, len(all))
+	tree.Apply(at("lamp")+"/state", []byte("hidden"), time.Time{})
+	tree.Apply(at("button"), nil, time.Time{})
+	tell()
+	require.Len(t, told, len(all)-2)
+	tree.Apply(at("lamp")+"/state", []byte("online"), time.Time{})
+	tree.Repeat()
+	tell()
+	require.Len(t, told, len(all)-1)
 }
 
 func TestWhatAViewSaysIsToldOnceAndNothingIsLeftOver(t *testing.T) {
