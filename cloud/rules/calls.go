@@ -82,7 +82,17 @@ var (
 	errAway = errors.New("the node is not connected, or its edgecore is older than Rules")
 	errLost = errors.New("the connection to the node was lost: it may or may not have been done")
 	errBusy = errors.New("too many requests are under way")
+	errLong = fmt.Errorf("the path, the query and the headers are more than a Rule carries: at most %d bytes, written as JSON", resource.MaxRuleText)
 )
+
+// textOf is a request as it is sent to a node.
+func textOf(r resource.RuleRequest) (string, error) {
+	text, err := json.Marshal(r)
+	if err == nil && len(text) > resource.MaxRuleText {
+		err = errLong
+	}
+	return string(text), err
+}
 
 // requestTopic is where a node takes requests.
 func requestTopic(node string) string {
@@ -101,7 +111,7 @@ func (e *Engine) coreOf(node string) string {
 
 // ask has a node do something, and waits for its answer until ctx ends.
 func (e *Engine) ask(ctx context.Context, node string, r resource.RuleRequest, body []byte) (nodeAnswer, error) {
-	request, err := json.Marshal(r)
+	request, err := textOf(r)
 	if err != nil {
 		return nodeAnswer{}, err
 	}
@@ -116,7 +126,7 @@ func (e *Engine) ask(ctx context.Context, node string, r resource.RuleRequest, b
 	defer e.asked.remove(id)
 	m := broker.Message{Topic: requestTopic(node), Payload: body, QoS: 1, Props: broker.Properties{
 		ResponseTopic: topics.Address{Node: node, Kind: topics.KindRuleAnswer, Device: id}.String(),
-		User:          []broker.UserProperty{{Key: resource.PropRequest, Value: string(request)}},
+		User:          []broker.UserProperty{{Key: resource.PropRequest, Value: request}},
 	}}
 	if until, ok := ctx.Deadline(); ok {
 		m.Props.Expiry = uint32(max(1, (time.Until(until)+time.Second-1)/time.Second))

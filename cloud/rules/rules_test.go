@@ -369,6 +369,25 @@ func TestARequestToAServiceSaysWhatBecameOfIt(t *testing.T) {
 	require.EqualValues(t, 8, s.FailMessages)
 }
 
+// What is longer than the link can carry is refused before it is sent, or stored.
+func TestARequestThatIsLongerThanTheLinkCarriesIsRefused(t *testing.T) {
+	g := newRuleRig(t, nil)
+	g.arrives()
+	g.start()
+	g.rule("r", "rest", "/ask", "servicebus", "/answer")
+	g.rule("p", "rest", "/publish", "eventbus", "test")
+	g.node = func(r resource.RuleRequest, _ []byte) *resource.RuleAnswer { return &resource.RuleAnswer{Status: 200} }
+	long := strings.Repeat("x", resource.MaxRuleText)
+	code, said, _ := g.request("GET", "/n1/default/ask?q="+long, "")
+	require.Equal(t, 431, code)
+	require.Contains(t, said, "at most 40960 bytes")
+	code, _, _ = g.request("POST", "/n1/default/publish/"+long, "x")
+	require.Equal(t, 414, code)
+	require.Empty(t, g.nodeGot())
+	code, _, _ = g.request("GET", "/n1/default/ask?q="+long[:len(long)-1000], "")
+	require.Equal(t, 200, code)
+}
+
 func TestANodeIsAskedSoManyThingsAtOneTime(t *testing.T) {
 	g := newRuleRig(t, func(o *Options) { o.Timeout = testTimeout })
 	g.rule("r", "rest", "/ask", "servicebus", "/answer")

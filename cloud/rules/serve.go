@@ -84,6 +84,9 @@ func (e *Engine) publish(w http.ResponseWriter, r *http.Request, rule *activeRul
 	if err := topics.CheckTopic(topic); err != nil || topics.IsTree(topic) {
 		return httpErrorf(http.StatusBadRequest, "the path gives the topic %s, to which nothing can be published", topics.QuoteTopic(topic))
 	}
+	if _, err := textOf(resource.RuleRequest{Rule: rule.name(), Topic: topic}); err != nil {
+		return httpErrorf(http.StatusRequestURITooLong, "%w", err)
+	}
 	delivered, err := e.send(r.Context(), node, waitingMessage{Rule: rule.key.Name, Space: rule.key.Namespace, Topic: topic, Payload: body})
 	if err != nil {
 		e.count(rule.key, 0, 1, err)
@@ -165,6 +168,8 @@ func serviceError(w http.ResponseWriter, node string, timeout time.Duration, err
 	case errors.Is(err, errBusy):
 		w.Header().Set("Retry-After", "1")
 		return httpErrorf(http.StatusServiceUnavailable, "node %s: %w: send it again", node, err)
+	case errors.Is(err, errLong):
+		return httpErrorf(http.StatusRequestHeaderFieldsTooLarge, "%w", err)
 	case errors.Is(err, context.DeadlineExceeded):
 		return httpErrorf(http.StatusGatewayTimeout, "no answer of node %s within %s (rules.timeout): it may or may not have been done", node, timeout)
 	case errors.Is(err, errLost):

@@ -74,6 +74,10 @@ func (r *Rules) Do(ctx context.Context, m broker.Message, answer func(broker.Mes
 	var request resource.RuleRequest
 	reply := func(a resource.RuleAnswer, body []byte) {
 		text, err := json.Marshal(a)
+		if err == nil && len(text) > resource.MaxRuleText {
+			text, err = json.Marshal(failed(resource.TooLarge, fmt.Sprintf("the service's headers have more than %d bytes, written as JSON", resource.MaxRuleText)))
+			body = nil
+		}
 		if err != nil {
 			return // never: it has texts and numbers
 		}

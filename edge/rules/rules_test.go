@@ -118,6 +118,16 @@ func TestAServiceThatIsSlowLargeOrNotThereHasAnAnswer(t *testing.T) {
 	require.Equal(t, resource.Quota, a.Code)
 }
 
+// A header that grows when it is written as JSON is answered, and not lost on the way.
+func TestAnAnswerThatIsLongerThanTheLinkCarriesIsRefused(t *testing.T) {
+	port := service(t, func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("X-Long", strings.Repeat("<", resource.MaxRuleHeader-1000))
+	})
+	a, _ := doRequest(t, newRules(t, port), resource.RuleRequest{Rule: "default/r", Port: port, Method: "GET", Path: "/"}, "", 0)
+	require.Equal(t, resource.TooLarge, a.Code)
+	require.Contains(t, a.Error, "headers")
+}
+
 func TestAMessageIsAnsweredWhenTheBrokerHasStoredIt(t *testing.T) {
 	r := newRules(t)
 	a, _ := doRequest(t, r, resource.RuleRequest{Topic: "a"}, "b", 0)

@@ -308,6 +308,8 @@ const (
 const (
 	MaxRuleBody   = 1_000_000
 	MaxRuleHeader = 16 << 10
+	// MaxRuleText bounds a RuleRequest and a RuleAnswer as they are sent: with a body they fit into one packet of the link.
+	MaxRuleText = 40 << 10
 )
 
 // hopHeaders are for one connection, say who somebody is to the hub, or are about all that the hub's address serves: they go no further.
