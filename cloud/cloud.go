@@ -224,13 +224,15 @@ func Run(ctx context.Context, o Options) (err error) {
 	// The API.
 	counted := index.New(index.Options{Reader: st, Watcher: st, Log: log})
 	space := dir.Space(log, copies.SetLowSpace)
-	links := linkReporter(identity.ID, twins, br, commits, topicRules, space, shown, o.Version)
+	followers := newFollowServer(cfg.Data.Dir, records, content, log)
+	followers.Register(metrics)
+	links := linkReporter(identity.ID, twins, br, commits, topicRules, space, shown, followers.Late, o.Version)
 	handler := api.New(api.Options{
 		Objects: registry, Reader: st, Watcher: st, Log: log, Authenticate: br.SignIn, Metrics: metrics.Handler(), Version: o.Version,
 		Links: links, Ready: shared.checks(commits),
 		Sessions: br.ServeSessions, MaxBody: int64(cfg.Limits.Request), Watches: cfg.Limits.Watches, Blobs: blobServer.ServeHTTP, Content: content.ReadAt,
 		Enrollment: enrollment, Presence: twins, OwnOnly: cfg.HTTP.Discovery == "own",
-		Tokens: bearer.Tokens.ServeHTTP, Follow: newFollowServer(cfg.Data.Dir, records, content, log), Index: counted, Page: api.PageOptions{Handler: page.Handler(), Browsers: br, Login: loginOptions(cfg.Auth.OIDC), Provider: browserProvider(bearer.OIDC, br), Alerts: watched, Audit: recentAudit(auditLog), Diagnose: nodeDoctor(links, st, counted, twins)},
+		Tokens: bearer.Tokens.ServeHTTP, Follow: followers, Index: counted, Page: api.PageOptions{Handler: page.Handler(), Browsers: br, Login: loginOptions(cfg.Auth.OIDC), Provider: browserProvider(bearer.OIDC, br), Alerts: watched, Audit: recentAudit(auditLog), Diagnose: nodeDoctor(links, st, counted, twins)},
 		Devices: api.DeviceServices{Rule: carrier.Request, Traces: traces, Call: commandCaller(br, commands), History: func(node string) requests.Source { return copies.Of(node) }},
 	})
 	site, err := httpserver.Listen(httpserver.Options{

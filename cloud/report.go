@@ -22,10 +22,10 @@ import (
 )
 
 // linkReporter reports the state of the hub's links.
-func linkReporter(self resource.HubID, tw *twin.Twins, br *broker.Broker, commits *metrics.Commits, rules *acl.ActiveRules, space *datadir.DiskSpace, shown *runner.Views, version string) func(node string, most int) resource.LinkReport {
+func linkReporter(self resource.HubID, tw *twin.Twins, br *broker.Broker, commits *metrics.Commits, rules *acl.ActiveRules, space *datadir.DiskSpace, shown *runner.Views, late func() map[string]string, version string) func(node string, most int) resource.LinkReport {
 	return func(node string, most int) resource.LinkReport {
 		r := mqttserver.LinkReport("cloudhub", version, br, commits, rules, space)
-		r.Hub, r.FailingViews = self.Text(), shown.Failing()
+		r.Hub, r.FailingViews, r.LateCopies = self.Text(), shown.Failing(), late()
 		r.Links, r.More = tw.Links(node, most)
 		for i := range r.Links {
 			l := &r.Links[i]

@@ -128,6 +128,7 @@ type BrowserServer interface {
 type FollowServer interface {
 	ServeHTTP(w http.ResponseWriter, r *http.Request) error
 	ServeBlob(w http.ResponseWriter, r *http.Request) error
+	ServeApplied(r *http.Request, user string) error
 }
 
 // LoginProvider says at which OpenID Connect provider people sign in, and as which of its clients.
@@ -253,6 +254,9 @@ func (s *server) routes() http.Handler {
 	}
 	if s.Follow != nil {
 		mux.Handle("GET "+followPath, authorizePath(s.answerErrors(s.Follow.ServeHTTP)))
+		mux.Handle("GET "+followPath+"/applied", authorizePath(s.answerErrors(func(_ http.ResponseWriter, r *http.Request) error {
+			return s.Follow.ServeApplied(r, accessIn(r.Context()).account)
+		})))
 		mux.Handle("GET "+followPath+"/blobs/{digest}", authorizePath(s.answerErrors(s.Follow.ServeBlob)))
 	}
 	mux.Handle("GET "+loginPath, s.handle(func(w http.ResponseWriter, _ *http.Request) error {

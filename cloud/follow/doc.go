@@ -10,6 +10,7 @@
 //
 //	wire.go      the stream: frames, files, and how far the hub is
 //	server.go    the hub's side, for users with the role follower
+//	copies.go    what followers say of their copies, in metrics and for edgebus doctor
 //	files.go     which files go with the log, and which keys are only compared
 //	follower.go  the other side: what comes is applied, and it connects again
 //	copy.go      the directory of a copy, and one that is begun anew beside it

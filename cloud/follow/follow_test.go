@@ -58,6 +58,8 @@ func (b *blobMap) Put(_ context.Context, r io.Reader, want string) (string, int6
 type rig struct {
 	t      *testing.T
 	source *journal.Journal
+	hub    *Server      // of source
+	ahead  atomic.Int64 // of its clock, in ns
 	dirs   struct{ hub, copy string }
 	server *httptest.Server
 	blobs  *blobMap
@@ -70,13 +72,13 @@ func newRig(t *testing.T) *rig {
 	r.dirs.hub, r.dirs.copy = t.TempDir(), t.TempDir()
 	r.open()
 	r.server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
-		s := NewServer(ServerOptions{
-			Source: journal.SourceOf(r.source), Dir: r.dirs.hub, Files: Files{Sent: []string{"public/*"}, Compared: []string{"*.key"}}, Log: zerolog.Nop(),
-			Blobs: func() []string { return []string{"b1"} }, Blob: func(d string) (io.ReadCloser, error) { return io.NopCloser(strings.NewReader("content of " + d)), nil },
-		})
+		s := r.hub
 		serve := s.ServeHTTP
-		if strings.HasPrefix(req.URL.Path, BlobPath) {
+		switch {
+		case strings.HasPrefix(req.URL.Path, BlobPath):
 			serve = s.ServeBlob
+		case req.URL.Path == AppliedPath:
+			serve = func(_ http.ResponseWriter, req *http.Request) error { return s.ServeApplied(req, "standby") }
 		}
 		if err := serve(w, req); err != nil {
 			kind := new(resource.Error)
@@ -93,6 +95,11 @@ func (r *rig) open() {
 	r.source, err = openSmall(filepath.Join(r.dirs.hub, "log"))
 	require.NoError(r.t, err)
 	r.t.Cleanup(func() { _ = r.source.Close() })
+	r.hub = NewServer(ServerOptions{
+		Source: journal.SourceOf(r.source), Dir: r.dirs.hub, Files: Files{Sent: []string{"public/*"}, Compared: []string{"*.key"}}, Log: zerolog.Nop(),
+		Blobs: func() []string { return []string{"b1"} }, Blob: func(d string) (io.ReadCloser, error) { return io.NopCloser(strings.NewReader("content of " + d)), nil },
+		Now: func() time.Time { return time.Now().Add(time.Duration(r.ahead.Load())) },
+	})
 }
 
 func (r *rig) put(id uint64, value string) {
@@ -129,7 +136,7 @@ func (r *rig) get(ctx context.Context, path string) (io.ReadCloser, error) {
 		kind, why, _ := strings.Cut(string(text), "|")
 		return nil, resource.Errorf(resource.ErrorKind(kind), "", "%s", strings.TrimSpace(why))
 	}
-	if n := r.sever.Load(); n > 0 && !strings.HasPrefix(path, BlobPath) {
+	if n := r.sever.Load(); n > 0 && !strings.HasPrefix(path, BlobPath) && !strings.HasPrefix(path, AppliedPath) {
 		return &severedBody{res.Body, n}, nil
 	}
 	return res.Body, nil
@@ -331,6 +338,57 @@ func TestAReplacementThatIsInterruptedIsEnded(t *testing.T) {
 			require.NoDirExists(t, log+".old")
 		})
 	}
+}
+
+// The hub knows what a copy has from the one who keeps it, also when that one is gone.
+func TestAHubKnowsHowOldItsCopiesAre(t *testing.T) {
+	r := newRig(t)
+	r.put(1, "first")
+	require.NoError(t, r.follow(t.Context(), untilCaughtUp))
+	require.Empty(t, r.hub.copies.known(time.Now()), "one that comes now and then isn't missed")
+	require.Equal(t, followStats{}, r.hub.stats())
+
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	ended := make(chan error, 1)
+	go func() { ended <- r.follow(ctx, nil) }()
+	require.Eventually(t, func() bool {
+		c, is := r.hub.copies.known(time.Now())["standby"]
+		return is && r.hub.Source.Behind(c.at) == 0
+	}, 30*time.Second, 5*time.Millisecond)
+	s := r.hub.stats()
+	require.Equal(t, 1, s.connected)
+	require.Less(t, s.age, lateAge)
+	require.Empty(t, r.hub.Late())
+
+	cancel()
+	require.NoError(t, <-ended)
+	r.put(2, strings.Repeat("x", 1000))
+	require.Eventually(t, func() bool { return r.hub.stats().connected == 0 }, 30*time.Second, 5*time.Millisecond)
+	r.ahead.Store(int64(10 * time.Minute))
+	s = r.hub.stats()
+	require.Greater(t, s.age, 9*time.Minute)
+	require.Greater(t, s.behind, int64(1000))
+	require.Contains(t, r.hub.Late()["standby"], "was last heard of at ")
+	r.ahead.Store(int64(forgetAge + time.Minute))
+	require.Empty(t, r.hub.Late(), "it was given up")
+
+	// One that is there and can't keep up; what it says is no more than the truth.
+	r.ahead.Store(0)
+	say := func(query string) error {
+		req := httptest.NewRequestWithContext(t.Context(), http.MethodGet, AppliedPath+query, nil)
+		return r.hub.ServeApplied(req, "slow")
+	}
+	log := fmt.Sprintf("?log=%x", uint64(r.hub.Source.ID()))
+	require.NoError(t, say(log+"&at=0&asOf=0"), "it is not whole")
+	require.Less(t, r.hub.stats().age, lateAge)
+	require.NoError(t, say(fmt.Sprintf("%s&at=0&asOf=%d", log, time.Now().Add(time.Hour).UnixMilli())))
+	r.ahead.Store(int64(lateAge + time.Second))
+	require.NoError(t, say(log+"&at=0&asOf=0"), "it was begun anew")
+	require.Contains(t, r.hub.Late()["slow"], "lacks about ")
+	require.NotContains(t, r.hub.Late()["slow"], "heard of")
+	require.ErrorIs(t, say("?log=1&at=0&asOf=0"), resource.Conflict)
+	require.ErrorIs(t, say(log), resource.Invalid)
 }
 
 func TestAHubSendsNoFileOutsideOfACopy(t *testing.T) {

@@ -52,6 +52,7 @@ const (
 	applySize  = 1 << 20
 	stateEvery = time.Second
 	noteEvery  = 5 * time.Second
+	tellEvery  = 5 * time.Second
 )
 
 // Refused is an error that trying again doesn't mend.
@@ -71,6 +72,7 @@ type logFollower struct {
 	noted   time.Time // when progress was logged
 	keys    map[string]string
 	wanted  chan []string // digests of the hub's blobs
+	applied chan string   // the path that says to the hub what the copy has
 
 	bodies [][]byte // of frames that wait to be applied
 	size   int
@@ -89,7 +91,7 @@ func Run(ctx context.Context, o Options) (err error) {
 	if o.Retry == (backoff.Backoff{}) {
 		o.Retry = backoff.Backoff{Min: 500 * time.Millisecond, Max: 30 * time.Second}
 	}
-	f := &logFollower{Options: o, wanted: make(chan []string, 1)}
+	f := &logFollower{Options: o, wanted: make(chan []string, 1), applied: make(chan string, 1)}
 	if f.copy, err = openCopy(filepath.Join(o.Dir, o.LogDir), o.Open); err != nil {
 		return Refused{err}
 	}
@@ -104,9 +106,10 @@ func Run(ctx context.Context, o Options) (err error) {
 		}
 	}
 	ctx, cancel := context.WithCancel(ctx)
-	fetched := make(chan struct{})
+	fetched, told := make(chan struct{}), make(chan struct{})
 	go func() { defer close(fetched); f.fetchBlobs(ctx) }()
-	defer func() { cancel(); <-fetched }()
+	go func() { defer close(told); f.tell(ctx) }()
+	defer func() { cancel(); <-fetched; <-told }()
 	if err = f.run(ctx); err == nil && ctx.Err() == nil { // once: also the blobs
 		close(f.wanted)
 		<-fetched
@@ -235,11 +238,7 @@ func (f *logFollower) take(m message) error {
 		if err := json.Unmarshal(m.body, &digests); err != nil {
 			return err
 		}
-		select {
-		case <-f.wanted: // an older list
-		default:
-		}
-		f.wanted <- digests
+		putLatest(f.wanted, digests)
 	case kindStatus:
 		var s status
 		if err := json.Unmarshal(m.body, &s); err != nil {
@@ -279,6 +278,9 @@ func (f *logFollower) heard(s status, at ordered.Position) error {
 	if f.copy.anew && now.Sub(f.noted) >= noteEvery {
 		f.noted = now
 		f.Log.Info().Int64("bytesToGo", s.Behind).Uint64("position", uint64(f.to)).Msg("the log is being copied")
+	}
+	if !f.Once { // of one that comes now and then the hub isn't to say that it is gone
+		putLatest(f.applied, fmt.Sprintf("%s?log=%x&at=%d&asOf=%d", AppliedPath, uint64(f.id), uint64(f.copy.at.At), max(f.state.AsOf.UnixMilli(), 0)))
 	}
 	caughtUp := f.Once && s.Behind == 0 && !f.copy.anew
 	if now.Sub(f.written) >= stateEvery || caughtUp {
@@ -325,9 +327,35 @@ func (f *logFollower) fetchBlobs(ctx context.Context) {
 	}
 }
 
+// tell says to the hub what the copy has.
+func (f *logFollower) tell(ctx context.Context) {
+	for path := range orDone(ctx, f.applied) {
+		content, err := f.Get(ctx, path)
+		if err == nil {
+			err = content.Close()
+		}
+		if err != nil && ctx.Err() == nil {
+			f.Log.Debug().Err(err).Msg("the hub wasn't told what the copy has")
+		}
+		select {
+		case <-time.After(tellEvery):
+		case <-ctx.Done():
+		}
+	}
+}
+
+// putLatest puts a value in place of an older one. Nobody else puts any.
+func putLatest[V any](into chan V, v V) {
+	select {
+	case <-into:
+	default:
+	}
+	into <- v
+}
+
 // orDone are the values of a channel until ctx ends.
-func orDone(ctx context.Context, in <-chan []string) func(yield func([]string) bool) {
-	return func(yield func([]string) bool) {
+func orDone[V any](ctx context.Context, in <-chan V) func(yield func(V) bool) {
+	return func(yield func(V) bool) {
 		for {
 			select {
 			case v, ok := <-in:

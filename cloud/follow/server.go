@@ -58,6 +58,7 @@ type ServerOptions struct {
 type Server struct {
 	ServerOptions
 	places chan struct{}
+	copies copies
 }
 
 // NewServer makes a Server.
@@ -65,7 +66,7 @@ func NewServer(o ServerOptions) *Server {
 	if o.Now == nil {
 		o.Now = time.Now
 	}
-	return &Server{o, make(chan struct{}, maxFollowers)}
+	return &Server{o, make(chan struct{}, maxFollowers), copies{byUser: make(map[string]hubCopy)}}
 }
 
 // ServeBlob serves a blob.

@@ -229,6 +229,7 @@ func TestACopyGoesOnInThePlaceOfAHubThatIsKilled(t *testing.T) {
 		return nil
 	})
 	require.NoFileExists(t, filepath.Join(s.dir, "secrets.key"), "no key is sent")
+	s.Eventually(stand.WaitTimeout, func() error { return wantGauge(s.Stand, s.Hub.HTTP, "edgebus_hub_followers_connected", 1) })
 	s.copyKeys()
 	began := time.Now()
 	s.Eventually(stand.WaitTimeout, func() error {

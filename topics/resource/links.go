@@ -32,6 +32,8 @@ type LinkReport struct {
 	Rules string `json:"rules,omitempty"`
 	// FailingViews is what is wrong with views, by their names (docs/views.md).
 	FailingViews map[string]string `json:"failingViews,omitempty"`
+	// LateCopies is how the copies of the hub's log are behind that are, or are gone, by the users who follow it.
+	LateCopies map[string]string `json:"lateCopies,omitempty"`
 	// FullestQueue is the fill level of the fullest queue of this end's broker, from 0 to 1.
 	FullestQueue float64 `json:"fullestQueue,omitempty"`
 	// FullestQueueClient is the client that the fullest queue belongs to. Missed is how many messages were dropped because a session

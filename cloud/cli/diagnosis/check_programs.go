@@ -35,6 +35,10 @@ func checkPrograms(d *NodeDiagnosis, f Facts) {
 		for _, view := range slices.Sorted(maps.Keys(r.FailingViews)) {
 			d.add(MarkLook, "is its broker there, and do its settings (views) fit? It tries again by itself", "the view %s of %s isn't well: %s", view, r.Program, r.FailingViews[view])
 		}
+		for _, user := range slices.Sorted(maps.Keys(r.LateCopies)) {
+			d.add(MarkLook, "on its machine, edgebus follow --status and the log of edgebus-follow say why; if it was given up, the hub forgets it after a week, or with its next start",
+				"the copy of the hub's log by %s is behind: %s", user, r.LateCopies[user])
+		}
 		for _, store := range slices.Sorted(maps.Keys(r.FailingStores)) {
 			d.add(MarkWrong, "free space on its disk, or repair it; the program then continues by itself", "%s can't store (%s): %s", r.Program, store, r.FailingStores[store])
 		}

@@ -62,6 +62,10 @@ func TestEachFaultHasAFindingWithAdvice(t *testing.T) {
 		"silent": {func(f *Facts) {
 			f.Hub.Links[0].LastSeen, f.Hub.Links[0].KeepAlive = timeBefore(f, 40*time.Second), 30
 		}, MarkLook, "connected for 1h, last heard of 40s ago: that is longer than its keep-alive of 30s"},
+		"a late copy": {
+			func(f *Facts) { f.Hub.LateCopies = map[string]string{"standby": "it has what the hub had at noon"} }, MarkLook,
+			"the copy of the hub's log by standby is behind: it has what the hub had at noon",
+		},
 		"little space":             {func(f *Facts) { f.Hub.LowSpace = "3 % of the disk with /data is free" }, MarkLook, "cloudhub: 3 % of the disk with /data is free"},
 		"little space on the core": {func(f *Facts) { f.Core.LowSpace = "3 % of the disk with /data is free" }, MarkLook, "edgecore: 3 % of the disk with /data is free"},
 		"little space, far": {func(f *Facts) {
