@@ -43,7 +43,7 @@ var boards = []board{
 	{
 		uid: "edgebus-hub", title: "Edgebus hub", instances: "edgebus_hub_nodes", program: "hub",
 		what:     "A hub: its nodes, how far they are behind, its broker, disk and API.",
-		sections: []string{"The hub's nodes", "Broker", "Commits", "Controllers", "Commands", "History", "Blobs", "Both"},
+		sections: []string{"The hub's nodes", "Broker", "Commits", "Controllers", "Commands", "History", "Views", "Several hubs", "Blobs", "Both"},
 		first: []panel{
 			{title: "Nodes", number: true, exprs: []expression{{"sum(edgebus_hub_nodes{%s})", ""}}},
 			{title: "Nodes that are away", number: true, bad: 1, exprs: []expression{{"sum(edgebus_hub_nodes{%s} - edgebus_hub_nodes_online{%s})", ""}}},
@@ -64,7 +64,7 @@ var boards = []board{
 	{
 		uid: "edgebus-node", title: "Edgebus node", instances: "edgebus_core_link_up", program: "core",
 		what:     "Nodes: the link to the hub, streams, broker and disk of their cores.",
-		sections: []string{"The core's link", "Streams and bridge", "Broker", "Commits", "Commands", "History", "Blobs", "Both"},
+		sections: []string{"The core's link", "Streams and bridge", "Broker", "Commits", "Commands", "History", "Views", "Blobs", "Both"},
 		first: []panel{
 			{title: "Nodes without a link", number: true, bad: 1, exprs: []expression{{"sum(1 - edgebus_core_link_up{%s})", ""}}},
 			{title: "Nodes that are not in step", number: true, bad: 1, exprs: []expression{{"sum(1 - edgebus_core_link_in_step{%s})", ""}}},
