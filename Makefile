@@ -151,7 +151,7 @@ release: ## make a release, in .out/release (VERSION=v0.9.0; EDGEBUS_RELEASE_KEY
 
 .PHONY: packages-test
 packages-test: needs-packages $(TOOLS)/gotestsum $(TOOLS)/cosign ## install, upgrade, remove and purge what users install, on a Debian of its own
-	@$(STAGE) packages-test env -C scripts/release CI=$(CI) $(GOTESTSUM) --jsonfile ../../.out/packages.json -- -count=1 -timeout 10m .
+	@$(STAGE) packages-test env -C scripts/release CI=$(CI) $(GOTESTSUM) --jsonfile ../../.out/packages.json -- -count=1 -timeout 20m .
 
 .PHONY: golden
 golden: ## write the golden files anew; read the difference before you commit it
