@@ -403,16 +403,38 @@ func TestBrokerThatBreaksTheRulesIsLeft(t *testing.T) {
 		b := newFakeBroker(t)
 		block := make(chan struct{})
 		startClient(t, b, func(o *Options) {
-			o.ReceiveMaximum = 2
+			o.ReceiveMaximum = 1
 			o.OnMessage = func(Message) { <-block }
 		})
 		conn := b.accept(packets.Connack{})
+		large := strings.Repeat("x", 600_000)
 		for id := range uint16(3) {
-			conn.publish("a", "", 1, id+1)
+			conn.publish("a", large, 1, id+1)
 		}
 		b.accept(packets.Connack{})
 		close(block)
 	})
+}
+
+// Mosquitto 2.0 sends all retained messages that match a subscription, however few it is allowed.
+func TestABrokerThatSendsMoreMessagesThanItMayIsHeardWhileTheyAreSmall(t *testing.T) {
+	b := newFakeBroker(t)
+	block, handled := make(chan struct{}), make(chan string, 10)
+	startClient(t, b, func(o *Options) {
+		o.ReceiveMaximum = 2
+		o.OnMessage = func(m Message) {
+			<-block
+			handled <- m.Topic
+		}
+	})
+	conn := b.accept(packets.Connack{})
+	for id := range uint16(10) {
+		conn.publish(strconv.Itoa(int(id)), "", 1, id+1)
+	}
+	close(block)
+	for i := range 10 {
+		require.Equal(t, strconv.Itoa(i), <-handled)
+	}
 }
 
 func TestRequest(t *testing.T) {

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"net"
 	"os"
 	"sync"
@@ -296,7 +297,8 @@ func (l *connection) publish(p *packets.Publish) error {
 	if p.QoS > 0 {
 		l.unacked++
 	}
-	over, known := l.unacked > int(c.opts.ReceiveMaximum), false
+	// Brokers such as mosquitto send more retained messages than they are allowed: they may, while these take no more memory.
+	over, known := l.unacked > int(c.opts.ReceiveMaximum) && (l.unacked > math.MaxUint16 || !c.events.holds(fromPacket(p))), false
 	if p.QoS == 2 {
 		if ev.receipt = c.incoming[p.PacketID]; ev.receipt != nil {
 			known = true

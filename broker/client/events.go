@@ -40,6 +40,7 @@ type eventQueue struct {
 	queue  []event
 	qos0   int
 	bytes  int // of them
+	owed   int // bytes of those of QoS 1 and 2
 	most   int // bytes
 	closed bool
 }
@@ -55,18 +56,29 @@ func (e *eventQueue) push(ev event) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if ev.kind == eventMessage && ev.message.QoS == 0 {
-		size := len(ev.message.Topic) + len(ev.message.Payload)
+		size := sizeOf(ev.message)
 		if e.qos0 >= maxWaiting || e.bytes+size > e.most {
 			e.count.Dropped.Add(1)
 			return false
 		}
 		e.qos0++
 		e.bytes += size
+	} else if ev.kind == eventMessage {
+		e.owed += sizeOf(ev.message)
 	}
 	e.queue = append(e.queue, ev)
 	e.count.Waiting.Add(1)
 	e.more.Signal()
 	return true
+}
+
+func sizeOf(m Message) int { return len(m.Topic) + len(m.Payload) }
+
+// holds reports whether a message of QoS 1 or 2 has room among those that wait.
+func (e *eventQueue) holds(m Message) bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.owed+sizeOf(m) <= e.most
 }
 
 func (e *eventQueue) pop() (event, bool) {
@@ -84,7 +96,9 @@ func (e *eventQueue) pop() (event, bool) {
 	e.count.Waiting.Add(-1)
 	if ev.kind == eventMessage && ev.message.QoS == 0 {
 		e.qos0--
-		e.bytes -= len(ev.message.Topic) + len(ev.message.Payload)
+		e.bytes -= sizeOf(ev.message)
+	} else if ev.kind == eventMessage {
+		e.owed -= sizeOf(ev.message)
 	}
 	return ev, true
 }
