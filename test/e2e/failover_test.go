@@ -180,10 +180,8 @@ func TestAHubThatWakesUpTellsNothingOld(t *testing.T) {
 		write(t, brokers[i], fmt.Sprintf("\x10\x10\x00\x04MQTT\x04\x02\x00\x00\x00\x04c-%02d", i))
 		require.Contains(t, readUntil(brokers[i], "\x20\x02\x00\x00"), "\x20\x02\x00\x00", "CONNACK")
 	}
-	require.NoError(t, c.Signal(h.name, syscall.SIGSTOP))
-	for c.awaitServing() == h {
-		require.NoError(t, t.Context().Err())
-	}
+	require.NoError(t, c.Freeze(t.Context(), h.name))
+	c.awaitServing()
 	_, err := harness.Call(t.Context(), http.MethodDelete, "http://"+c.Hub.HTTP+devicePath, nil)
 	require.NoError(t, err)
 	say("new value")

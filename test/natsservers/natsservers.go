@@ -4,6 +4,7 @@
 package natsservers
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -12,6 +13,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -29,7 +31,7 @@ type Servers struct {
 }
 
 type server struct {
-	settings, monitor, client, logFile string
+	settings, store, monitor, client, logFile string
 
 	mu   sync.Mutex
 	cmd  *exec.Cmd
@@ -61,9 +63,9 @@ func start(t testing.TB, count int, sync string) *Servers {
 	}
 	for i := range count {
 		one := &server{
-			settings: filepath.Join(dir, fmt.Sprint(i, ".conf")), monitor: harness.FreeAddress(t), client: harness.FreeAddress(t), logFile: filepath.Join(dir, fmt.Sprint(i, ".log")),
+			settings: filepath.Join(dir, fmt.Sprint(i, ".conf")), store: filepath.Join(dir, fmt.Sprint(i)), monitor: harness.FreeAddress(t), client: harness.FreeAddress(t), logFile: filepath.Join(dir, fmt.Sprint(i, ".log")),
 		}
-		text := fmt.Sprintf(settings, fmt.Sprint("n", i), one.client, one.monitor, filepath.Join(dir, fmt.Sprint(i)), clusters[i], strings.Join(routes, ", "), sync)
+		text := fmt.Sprintf(settings, fmt.Sprint("n", i), one.client, one.monitor, one.store, clusters[i], strings.Join(routes, ", "), sync)
 		if err := os.WriteFile(one.settings, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
@@ -145,6 +147,27 @@ func (s *Servers) Kill(i int) {
 		_ = one.cmd.Process.Kill()
 		<-one.done
 		one.cmd = nil
+	}
+}
+
+// Damage flips a bit in each of some blocks of the newest messages that a killed server has of a stream.
+func (s *Servers) Damage(i int, stream string) {
+	s.t.Helper()
+	files, err := filepath.Glob(filepath.Join(s.each[i].store, "jetstream", "$G", "streams", stream, "msgs", "*.blk"))
+	if err != nil || len(files) == 0 {
+		s.t.Fatalf("server %d has no messages of %s: %v", i, stream, err)
+	}
+	file := slices.MaxFunc(files, func(a, b string) int { return cmp.Or(len(a)-len(b), strings.Compare(a, b)) })
+	text, err := os.ReadFile(file)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	const block = 512
+	for at := len(text) / 2; at < len(text); at += block {
+		text[at] ^= 1
+	}
+	if err := os.WriteFile(file, text, 0o600); err != nil {
+		s.t.Fatal(err)
 	}
 }
 
