@@ -21,6 +21,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nats-io/nats.go"
 	"github.com/stretchr/testify/require"
 
 	"github.com/edgebus/edgebus/broker/client"
@@ -193,6 +194,22 @@ func TestAHubThatWakesUpTellsNothingOld(t *testing.T) {
 	for i := range apis {
 		require.NotContains(t, readUntil(apis[i], " 200 OK"), " 200 OK")
 		require.Empty(t, readUntil(brokers[i], "old value"), "neither SUBACK nor what is retained")
+	}
+}
+
+// A frame that no hub has sealed is behind what they wrote: none of them takes it for one, or goes on without it, and each says what to do.
+func TestHubsStopAtAFrameOfSomebodyElse(t *testing.T) {
+	c := newHubCluster(t)
+	servers, err := nats.Connect(c.servers.URLs()[0])
+	require.NoError(t, err)
+	defer servers.Close()
+	_, err = servers.Request("edgebus.log.edgebus", []byte("somebody else's"), 10*time.Second)
+	require.NoError(t, err)
+	for _, h := range c.hubs {
+		require.Eventually(t, func() bool { return !c.Running(h.name) }, time.Minute, 50*time.Millisecond)
+		said, err := os.ReadFile(c.LogFile(h.name))
+		require.NoError(t, err)
+		require.Regexp(t, "the frame at position [0-9]+ of the log doesn't open.*Nothing is served from it. .*`cloudhub restore`", string(said))
 	}
 }
 
