@@ -150,7 +150,7 @@ release: ## make a release, in .out/release (VERSION=v0.9.0; EDGEBUS_RELEASE_KEY
 	@$(call RELEASE,release)
 
 .PHONY: packages-test
-packages-test: needs-packages $(TOOLS)/gotestsum $(TOOLS)/cosign ## install, upgrade, remove and purge what users install, on a Debian of its own
+packages-test: needs-packages $(TOOLS)/gotestsum $(TOOLS)/cosign $(TOOLS)/nats-server ## install, upgrade, remove and purge what users install, on a Debian of its own
 	@$(STAGE) packages-test env -C scripts/release CI=$(CI) $(GOTESTSUM) --jsonfile ../../.out/packages.json -- -count=1 -timeout 20m .
 
 .PHONY: golden

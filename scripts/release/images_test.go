@@ -4,10 +4,12 @@ package main
 
 import (
 	"bytes"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -76,7 +78,7 @@ func listOf(t *testing.T, image v1.Image) string {
 	return all.String()
 }
 
-// composeScript has docker-compose start what compose.yaml says, in a namespace without another network. There is no systemd for podman's timers, so
+// composeScript has docker-compose do what a block of docs says, in a namespace without another network. There is no systemd for podman's timers, so
 // the health checks are run by hand; crun takes no mixture of both versions of control groups.
 const composeScript = `
 mount --make-rprivate /
@@ -94,7 +96,11 @@ for image in "$DIR"/*.docker.tar; do podman load --quiet --input "$image"; done
 docker() {
 	case $1 in
 	load) ;;
-	compose) docker-compose --project-name try "$2" "$3" --file "$DIR/override.yaml" "${@:4}" ;;
+	compose)
+		local how=() # there is no terminal
+		case $4 in run | exec) how=(-T) ;; esac
+		docker-compose --project-name try "$2" "$3" --file "$DIR/override.yaml" "$4" "${how[@]}" "${@:5}"
+		;;
 	*) podman "$@" ;;
 	esac
 }
@@ -103,7 +109,11 @@ eventually() {
 	"$@"
 }
 cd "$ROOT"
+eval "$BEFORE"
 eval "$README"
+`
+
+const nodeScript = `
 eventually podman exec edgebus-hub /usr/bin/cloudhub health
 eventually podman exec try_node_1 /usr/bin/edgecore health
 eventually podman exec try_mapper-virtual_1 /usr/bin/mapper-virtual health
@@ -114,26 +124,71 @@ echo "power: $(podman run --rm --network container:edgebus-hub edgebus:v0.9.0 tw
 `
 
 func TestComposeStartsAHubWithANodeAndMappers(t *testing.T) {
-	requirePrograms(t, "podman", "crun", "docker-compose", "unshare", "curl")
 	b := newBuild(t, "v0.9.0")
+	_, readme, _ := strings.Cut(docBlock(t, "../../docs/overview.md", "make images"), "\n") // they were made
+	b.compose(t, composed{
+		images: "edgebus edgebus-hub edgebus-core edgebus-mapper-virtual edgebus-mapper-modbus", readme: readme, script: nodeScript,
+		override: "services:\n  hub: {healthcheck: {disable: true}}\n  node: {healthcheck: {disable: true}}\n  mapper-virtual: {healthcheck: {disable: true}}\n  mapper-modbus: {healthcheck: {disable: true}}\n",
+		want:     []string{"published: ok", "user: 65532", "power: ON"},
+	})
+}
+
+const clusterScript = `
+ready() { curl --silent --insecure "https://127.0.0.1:$1/readyz" | tail -n 1; }
+serves() { for port in 8443 8444 8445; do [[ $(ready $port) == ok ]] && return; done; return 1; }
+eventually serves
+echo "first: $(ready 8443)"
+podman stop --time 0 try_hub-1_1 >/dev/null # kills it, and it is not started again
+eventually serves
+echo "then: $(ready 8444)$(ready 8445)"
+`
+
+// The servers' image is one of the test's own: no registry is asked for another. podman here has no names for containers, which have addresses instead.
+func TestComposeStartsThreeHubs(t *testing.T) {
+	b := newBuild(t, "v0.9.0")
+	names := []string{"nats-1", "nats-2", "nats-3", "hub-1", "hub-2", "hub-3"}
+	override, hosts := "networks: {default: {external: true, name: hubs}}\nservices:\n", ""
+	for i, name := range names {
+		hosts += fmt.Sprintf("%q, ", fmt.Sprintf("%s:10.89.7.%d", name, 11+i))
+	}
+	for i, name := range names {
+		override += fmt.Sprintf("  %s: {networks: {default: {ipv4_address: 10.89.7.%d}}, extra_hosts: [%s], healthcheck: {disable: true}}\n", name, 11+i, hosts)
+	}
+	b.compose(t, composed{
+		images: "edgebus-hub", readme: docBlock(t, "../../docs/cluster.md", "docker compose -f configs/deploy/compose/cluster.yaml"), override: override, want: []string{"first: ok", "then: ok"},
+		before: `tar -c -C "$ROOT/.tools" nats-server | podman import --change 'ENTRYPOINT ["/nats-server"]' - docker.io/library/nats:2.15
+podman network create --subnet 10.89.7.0/24 hubs
+`,
+		script: clusterScript,
+	})
+}
+
+// composed is what docker-compose starts.
+type composed struct {
+	images, before, readme, script, override string
+	want                                     []string // lines of what the script says
+}
+
+func (b *releaseBuild) compose(t *testing.T, c composed) {
+	t.Helper()
+	requirePrograms(t, "podman", "crun", "docker-compose", "unshare", "curl")
 	for _, i := range b.images() {
-		if strings.Contains("edgebus edgebus-hub edgebus-core edgebus-mapper-virtual edgebus-mapper-modbus", i.name) {
+		if slices.Contains(strings.Fields(c.images), i.name) {
 			b.imageForTest(t, i)
 		}
 	}
 	storage := t.TempDir()
 	for name, text := range map[string]string{
-		"containers.conf": "[containers]\ncgroups = \"disabled\"\ndefault_ulimits = [\"nofile=4096:4096\", \"nproc=4096:4096\"]\n[engine]\ncgroup_manager = \"cgroupfs\"\nevents_logger = \"file\"\n",
+		"containers.conf": "[containers]\ncgroups = \"disabled\"\ndefault_ulimits = [\"nofile=4096:4096\", \"nproc=4096:4096\"]\n[engine]\ncgroup_manager = \"cgroupfs\"\nevents_logger = \"file\"\n[network]\nnetwork_config_dir = \"" + storage + "/networks\"\n",
 		"storage.conf":    "[storage]\ndriver = \"overlay\"\ngraphroot = \"" + storage + "/graph\"\nrunroot = \"" + storage + "/run\"\n",
-		"override.yaml":   "services:\n  hub: {healthcheck: {disable: true}}\n  node: {healthcheck: {disable: true}}\n  mapper-virtual: {healthcheck: {disable: true}}\n  mapper-modbus: {healthcheck: {disable: true}}\n",
+		"override.yaml":   c.override,
 	} {
 		if err := os.WriteFile(filepath.Join(b.out, name), []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
 	}
-	cmd := exec.CommandContext(t.Context(), "unshare", "--net", "--mount", "timeout", "--kill-after=10", "120", "bash", "-euo", "pipefail", "-c", composeScript)
-	_, readme, _ := strings.Cut(docBlock(t, "../../docs/overview.md", "make images"), "\n") // they were made
-	cmd.Env = append(os.Environ(), "README="+readme, "DIR="+b.out, "ROOT="+b.root, "DOCKER_HOST=unix://"+b.out+"/podman.sock",
+	cmd := exec.CommandContext(t.Context(), "unshare", "--net", "--mount", "timeout", "--kill-after=10", "120", "bash", "-euo", "pipefail", "-c", composeScript+c.script)
+	cmd.Env = append(os.Environ(), "BEFORE="+c.before, "README="+c.readme, "DIR="+b.out, "ROOT="+b.root, "DOCKER_HOST=unix://"+b.out+"/podman.sock",
 		"CONTAINERS_CONF="+b.out+"/containers.conf", "CONTAINERS_STORAGE_CONF="+b.out+"/storage.conf")
 	var out bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &out
@@ -141,7 +196,7 @@ func TestComposeStartsAHubWithANodeAndMappers(t *testing.T) {
 	if err := cmd.Run(); err != nil {
 		t.Fatalf("%v\n%s", err, &out)
 	}
-	for _, want := range []string{"published: ok", "user: 65532", "power: ON"} {
+	for _, want := range c.want {
 		if !strings.Contains(out.String(), want+"\n") {
 			t.Errorf("there is no %q in\n%s", want, &out)
 		}
