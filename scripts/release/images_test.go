@@ -126,7 +126,7 @@ echo "power: $(podman run --rm --network container:edgebus-hub edgebus:v0.9.0 tw
 func TestComposeStartsAHubWithANodeAndMappers(t *testing.T) {
 	b := newBuild(t, "v0.9.0")
 	_, readme, _ := strings.Cut(docBlock(t, "../../docs/overview.md", "make images"), "\n") // they were made
-	b.compose(t, composed{
+	b.compose(t, composeRun{
 		images: "edgebus edgebus-hub edgebus-core edgebus-mapper-virtual edgebus-mapper-modbus", readme: readme, script: nodeScript,
 		override: "services:\n  hub: {healthcheck: {disable: true}}\n  node: {healthcheck: {disable: true}}\n  mapper-virtual: {healthcheck: {disable: true}}\n  mapper-modbus: {healthcheck: {disable: true}}\n",
 		want:     []string{"published: ok", "user: 65532", "power: ON"},
@@ -154,7 +154,7 @@ func TestComposeStartsThreeHubs(t *testing.T) {
 	for i, name := range names {
 		override += fmt.Sprintf("  %s: {networks: {default: {ipv4_address: 10.89.7.%d}}, extra_hosts: [%s], healthcheck: {disable: true}}\n", name, 11+i, hosts)
 	}
-	b.compose(t, composed{
+	b.compose(t, composeRun{
 		images: "edgebus-hub", readme: docBlock(t, "../../docs/cluster.md", "docker compose -f configs/deploy/compose/cluster.yaml"), override: override, want: []string{"first: ok", "then: ok"},
 		before: `tar -c -C "$ROOT/.tools" nats-server | podman import --change 'ENTRYPOINT ["/nats-server"]' - docker.io/library/nats:2.15
 podman network create --subnet 10.89.7.0/24 hubs
@@ -163,13 +163,13 @@ podman network create --subnet 10.89.7.0/24 hubs
 	})
 }
 
-// composed is what docker-compose starts.
-type composed struct {
+// composeRun is what docker-compose starts.
+type composeRun struct {
 	images, before, readme, script, override string
 	want                                     []string // lines of what the script says
 }
 
-func (b *releaseBuild) compose(t *testing.T, c composed) {
+func (b *releaseBuild) compose(t *testing.T, c composeRun) {
 	t.Helper()
 	requirePrograms(t, "podman", "crun", "docker-compose", "unshare", "curl")
 	for _, i := range b.images() {

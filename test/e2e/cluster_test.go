@@ -413,8 +413,8 @@ func (c *hubCluster) readRegister() {
 
 // Faults of which chaos has each once.
 const (
-	pausedLong = "the hub that serves is paused for 15 s"
-	damaged    = "a server's files are damaged"
+	pausedLong   = "the hub that serves is paused for 15 s"
+	damagedFiles = "a server's files are damaged"
 )
 
 // position is up to where a hub has the log.
@@ -450,7 +450,7 @@ func (c *hubCluster) faults() map[string]func() {
 	}
 	return map[string]func(){
 		pausedLong: func() { pause(15 * time.Second) },
-		damaged: func() { // and read by a hub that lacks it
+		damagedFiles: func() { // and read by a hub that lacks it
 			serving := c.awaitServing()
 			behind := c.hubs[(slices.Index(c.hubs, serving)+1)%len(c.hubs)]
 			require.NoError(c.t, c.Crash(behind.name)) // it may be beginning anew, and know no SIGTERM
@@ -524,7 +524,7 @@ func TestThreeHubsAreOne(t *testing.T) {
 			seed = n
 		}
 		t.Log("SEED", seed)
-		once := []string{pausedLong, damaged}
+		once := []string{pausedLong, damagedFiles}
 		dice, all := rand.New(rand.NewPCG(seed, 1)), slices.DeleteFunc(slices.Sorted(maps.Keys(faults)), func(what string) bool { return slices.Contains(once, what) })
 		for order = nil; len(order) < rounds; {
 			order = append(order, all[dice.IntN(len(all))])
