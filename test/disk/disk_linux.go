@@ -125,12 +125,26 @@ func (d *Disk) Cut() error {
 	return nil
 }
 
-// Restore mounts the file system anew, which replays its journal. Nobody may use it.
+// Restore mounts the file system anew, which replays its journal. Nobody may use it. Until the namespaces are gone that another program has made of
+// all mounts, it is still the one that was cut.
 func (d *Disk) Restore() error {
-	if err := d.unmount(); err != nil {
-		return err
+	for range 500 {
+		if err := d.unmount(); err != nil {
+			return err
+		}
+		if err := d.mount(); err != nil {
+			return err
+		}
+		f, err := os.CreateTemp(d.Dir, "restored")
+		if err == nil {
+			return errors.Join(f.Close(), os.Remove(f.Name()))
+		}
+		if !errors.Is(err, syscall.EIO) {
+			return err
+		}
+		time.Sleep(20 * time.Millisecond)
 	}
-	return d.mount()
+	return fmt.Errorf("another namespace keeps %s", d.Dir)
 }
 
 // ReadOnly makes the file system readable only, under those who use it, or writable again.
