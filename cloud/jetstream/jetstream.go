@@ -250,11 +250,27 @@ func Create(ctx context.Context, o Options) (ordered.LogID, error) {
 	c := wantedConfig(o)
 	c.Metadata = map[string]string{metadataID: strconv.FormatUint(uint64(id), 16)}
 	var made streamInfo
-	if err := l.call(ctx, "STREAM.CREATE."+o.Stream, c, &made); err != nil {
-		return 0, fmt.Errorf("the stream %s can't be made: %w", o.Stream, err)
+	for until := time.Now().Add(createTime); ; { // who asks again for the same stream is told that it is there
+		err := l.call(ctx, "STREAM.CREATE."+o.Stream, c, &made)
+		if err == nil {
+			return id, l.adopt(&made)
+		}
+		err = fmt.Errorf("the stream %s can't be made: %w", o.Stream, err)
+		var refused *apiError
+		if errors.As(err, &refused) && !refused.mayPass() || ctx.Err() != nil || time.Now().After(until) {
+			return 0, err
+		}
+		l.o.Log.Warn().Err(err).Msg("the servers may still be starting; trying again")
+		select {
+		case <-ctx.Done():
+			return 0, err
+		case <-time.After(time.Second):
+		}
 	}
-	return id, l.adopt(&made)
 }
+
+// createTime is how long servers that were started a moment ago may take until they make a stream.
+const createTime = time.Minute
 
 func newID() (id ordered.LogID) {
 	for id == 0 {

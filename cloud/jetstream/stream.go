@@ -21,6 +21,7 @@ const metadataID = "edgebus-log"
 // Codes of the servers' errors.
 const (
 	codeNoStream  = 10059
+	codeNoPeers   = 10005
 	codeWrongLast = 10071
 )
 
@@ -36,6 +37,9 @@ type apiError struct {
 }
 
 func (e *apiError) Error() string { return fmt.Sprintf("%s (%d)", e.Description, e.ErrCode) }
+
+// mayPass reports whether the servers may say yes later: they have no leader, or don't know each other yet.
+func (e *apiError) mayPass() bool { return e.Code == 503 || e.ErrCode == codeNoPeers }
 
 // streamConfig has what is demanded of the stream, and what an update must not change.
 type streamConfig struct {
