@@ -20,7 +20,8 @@
 //	views.go        views of all nodes' Devices for other systems, such as Home Assistant
 //	devicesettings.go  which settings mappers take for Devices
 //	report.go       what is said of the links, and metrics
-//	shared.go       the log of several hubs: one of them owns it, and this one stands by until it does; the commands of cluster
+//	shared.go       the log of several hubs: one of them owns it, and this one stands by until it does
+//	clustercommands.go  the commands of cluster
 //	beginanew_*.go  how a hub that owns it no more stops without a word
 //	maintenance.go  the commands check, backup, restore and takeover
 //	follow.go       the command follow: a copy of a hub on another machine
