@@ -51,6 +51,10 @@ help: ## list the targets
 demo: build ## start hub, core, mappers and simulated devices, and watch them
 	@bin/edgebus demo $(ARGS)
 
+.PHONY: demo-cluster
+demo-cluster: build $(TOOLS)/nats-server ## start three hubs that are one, and kill them by keys (KEYS=kskq presses these, without a terminal)
+	@PATH="$(TOOLS):$$PATH" bin/edgebus demo cluster $(if $(KEYS),--keys $(KEYS)) $(ARGS)
+
 .PHONY: build
 build: ## build the programs into bin/ (VERSION=v1.2.0 gives them a version)
 	@$(STAGE) build go build -buildvcs=auto -ldflags '-s -w $(if $(VERSION),-X github.com/edgebus/edgebus/broker/daemon.version=$(VERSION))' -o bin/ $(PROGRAMS)

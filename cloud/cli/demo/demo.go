@@ -89,6 +89,7 @@ end unless something failed.`,
 	f.StringVar(&d.dataDir, "data-dir", "", "directory to keep data and logs in (default: a temporary one, removed at the end unless something failed)")
 	f.StringVar(&d.programs, "programs", "", "directory of the programs (default: this program's own, then PATH)")
 	f.DurationVar(&d.duration, "for", 0, "stop after this long (default: at ctrl-C)")
+	cmd.AddCommand(newCluster())
 	return cmd
 }
 

@@ -15,10 +15,14 @@
 //	hints.go          commands to try next
 //	screen.go         values of hub and node side by side, and the keys; frame.go: how that is drawn
 //	proxy.go          the network between node and hub, which can be cut
+//	cluster.go        edgebus demo cluster: three hubs and three NATS servers, to kill them; clusterplan.go: how they are set up
+//	clusterload.go    what goes through them, and is counted
+//	clusterstate.go   which hub serves, and the way to it; clusterscreen.go: how all of it is shown
 //
 // # Where to add
 //
 //   - a program: demo.plan (plan.go).
 //   - a key: demoScreen.handle (screen.go) and demoScreen.foot (frame.go).
+//   - a key of edgebus demo cluster: clusterDemo.press (cluster.go).
 //   - a sample: configs, Samples.
 package demo

@@ -64,7 +64,11 @@ func (d *demo) plan() ([]programStep, error) {
 func (d *demo) findProgram(name string) (string, error) {
 	path, err := program.Find(d.programs, name)
 	if err != nil {
-		return "", fmt.Errorf("the program %s is neither in %s nor in PATH: build it with `make build`", name, cmp.Or(d.programs, "edgebus' directory"))
+		make := "build"
+		if name == natsProgram {
+			make = ".tools/" + name
+		}
+		return "", fmt.Errorf("the program %s is neither in %s nor in PATH: build it with `make %s`", name, cmp.Or(d.programs, "edgebus' directory"), make)
 	}
 	return filepath.Abs(path)
 }

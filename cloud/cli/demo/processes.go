@@ -32,6 +32,67 @@ func (g *processes) kill(name string) {
 	}
 }
 
+// hold kills a program, which is started again when it is released.
+func (g *processes) hold(name string) {
+	g.mu.Lock()
+	for _, p := range g.all {
+		if p.name == name && !p.isHeld() {
+			p.held = make(chan struct{})
+		}
+	}
+	g.mu.Unlock()
+	g.kill(name)
+}
+
+// release has a program start again that hold has killed.
+func (g *processes) release(name string) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for _, p := range g.all {
+		if p.name == name && p.isHeld() {
+			close(p.held)
+		}
+	}
+}
+
+// isHeld is whether a program was killed, to stay away.
+func (g *processes) isHeld(name string) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return slices.ContainsFunc(g.all, func(p *process) bool { return p.name == name && p.isHeld() })
+}
+
+// isHeld is whether hold was called, and release was not since.
+func (p *process) isHeld() bool {
+	select {
+	case <-p.held:
+		return false
+	default:
+		return p.held != nil
+	}
+}
+
+// awaitRelease waits while a program that has ended is held. It returns whether hold has ended it.
+func (g *processes) awaitRelease(p *process) (was bool) {
+	for {
+		g.mu.Lock()
+		held := p.held
+		if !p.isHeld() {
+			p.held = nil
+		}
+		g.mu.Unlock()
+		if held == nil {
+			return was
+		}
+		was = true
+		select {
+		case <-held:
+		case <-g.ctx.Done():
+			return was
+		}
+	}
+}
+
 const (
 	stopTimeout       = 6 * time.Second        // for all programs to stop in order
 	killTimeout       = 2 * time.Second        // for what is killed to be gone
@@ -69,7 +130,9 @@ type process struct {
 	log  string
 	done chan struct{} // closed when it has ended for good, children included
 
-	cmd *exec.Cmd // the one that runs, or did last; guarded by processes.mu
+	// Guarded by processes.mu:
+	cmd  *exec.Cmd     // the one that runs, or did last
+	held chan struct{} // not nil: once it has ended, it is started when this is closed
 }
 
 // exitError is a program that ended by itself, with the end of its log.
@@ -123,6 +186,10 @@ func (g *processes) keepRunning(p *process, first chan<- error) {
 		state := waitForEnd(p, err)
 		if g.ctx.Err() != nil {
 			return
+		}
+		if g.awaitRelease(p) {
+			err = g.spawn(p)
+			continue
 		}
 		now := time.Now()
 		deaths = slices.DeleteFunc(append(deaths, now), func(t time.Time) bool { return now.Sub(t) > restartWindow })
