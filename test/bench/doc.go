@@ -17,7 +17,7 @@
 //	devices.go        the devices and models that sections use
 //	broker.go         the broker beside mosquitto
 //	durable.go        property updates that are on disk
-//	written.go        what reaches the disk for a change
+//	written.go        what reaches the disk for a change (writtenreports.go: for a report)
 //	roundtrip.go      from a desired value to the reported one
 //	offline.go        messages for a session whose client is away
 //	idle.go           idle connections
