@@ -35,6 +35,7 @@ import (
 	"github.com/edgebus/edgebus/cloud/blobs"
 	"github.com/edgebus/edgebus/cloud/enroll"
 	"github.com/edgebus/edgebus/cloud/events"
+	"github.com/edgebus/edgebus/cloud/fleet"
 	"github.com/edgebus/edgebus/cloud/objects"
 	"github.com/edgebus/edgebus/cloud/sources"
 	"github.com/edgebus/edgebus/cloud/store/disk"
@@ -152,7 +153,7 @@ func Run(ctx context.Context, o Options) (err error) {
 			Quota:   link.Quota{Keys: cfg.Limits.Node.Keys, Bytes: int(cfg.Limits.Node.Bytes)}, Log: log, Traces: traces,
 		},
 		Reader: st, Writer: st, Watcher: st, Replicas: st, Derived: st, Rand: rand.Uint64, Record: recorder.Record, Hub: identity,
-		Managed: registry.Managed, CreateNode: createNode(registry.Controller("twins")), Projections: projections,
+		NoteVersion: fleet.NoteVersion, Managed: registry.Managed, CreateNode: createNode(registry.Controller("twins")), Projections: projections,
 		ForgetNode: func(node string) { br.ForgetNode(node) },
 	})
 	if err != nil {

@@ -10,6 +10,7 @@ import (
 	"sync"
 
 	"github.com/edgebus/edgebus/cloud/control"
+	"github.com/edgebus/edgebus/cloud/objects/rawjson"
 	"github.com/edgebus/edgebus/cloud/store"
 	"github.com/edgebus/edgebus/topics/resource"
 )
@@ -221,16 +222,12 @@ func (h *HostState) same(other *HostState, application string) bool {
 }
 
 func decodeLabels(o store.Object) (labels map[string]string, ok bool) {
-	var n struct {
-		Metadata resource.Meta `json:"metadata"`
-	}
-	err := json.Unmarshal(o.Data, &n)
-	return n.Metadata.Labels, err == nil
+	text := rawjson.Field(rawjson.Field(o.Data, "metadata"), "labels")
+	return labels, len(text) == 0 || json.Unmarshal(text, &labels) == nil
 }
 
 // sameLabels says whether a Node has the labels that it had.
 func sameLabels(before, now store.Object) bool {
-	a, _ := decodeLabels(before)
-	b, _ := decodeLabels(now)
-	return maps.Equal(a, b)
+	of := func(o store.Object) []byte { return rawjson.Field(rawjson.Field(o.Data, "metadata"), "labels") }
+	return bytes.Equal(of(before), of(now)) // a map is stored in the order of its keys
 }

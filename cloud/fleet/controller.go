@@ -75,12 +75,12 @@ func Controllers(o Options) []control.Controller {
 	roll := newRolloutController(o, nodes, versions)
 	return []control.Controller{
 		{
-			Name: "fleet-owners", Workers: concurrentWrites, Reconcile: own.reconcile,
+			Name: "fleet-owners", Workers: 64, Reconcile: own.reconcile,
 			Indexes: []control.Indexer{fleets, nodes},
 			Watches: []control.Watch{
 				{Kind: resource.KindFleet, DataOnly: true},
 				{Kind: resource.KindFleet, DataOnly: true, Same: sameSelection, Changes: func(_, _ *store.Object) []store.Key { return nodes.Keys() }},
-				{Kind: resource.KindNode, DataOnly: true},
+				{Kind: resource.KindNode, DataOnly: true, Same: sameOwnership},
 			},
 		},
 		{
@@ -132,6 +132,17 @@ func sameSelection(before, now store.Object) bool {
 		return fmt.Sprint(f.Metadata.UID, f.Metadata.DeletionTimestamp != nil, string(selector))
 	}
 	return selection(before) == selection(now)
+}
+
+// sameOwnership says whether a Node has the owner and the labels that it had.
+func sameOwnership(before, now store.Object) bool {
+	was, is := rawjson.Field(before.Data, "metadata"), rawjson.Field(now.Data, "metadata")
+	for _, field := range []string{"uid", "owner", "labels"} {
+		if !bytes.Equal(rawjson.Field(was, field), rawjson.Field(is, field)) {
+			return false
+		}
+	}
+	return true
 }
 
 // selectorIndex is the index of the fleets as they are now.

@@ -134,8 +134,15 @@ func newFleetNode(o store.Object, maps map[string]map[string]string) (m *fleetNo
 	}
 	m = &fleetNode{
 		name: o.Name, labels: maps[string(meta.Labels)], annotations: maps[string(meta.Annotations)], generation: meta.Generation, rev: o.Rev, spec: parts.Spec,
-		state: s.State, specVersion: s.SpecVersion, appliedVersion: s.RenderedVersion, summaries: s.Summaries(),
+		summaries: s.Summaries(),
 	}
+	m.follow(s)
+	return m, meta.Owner, nil
+}
+
+// follow takes in the node's status.
+func (m *fleetNode) follow(s resource.NodeStatus) {
+	m.state, m.specVersion, m.appliedVersion = s.State, s.SpecVersion, s.RenderedVersion
 	if s.AgentStopped() { // nothing makes the node what its spec says
 		m.state = resource.Offline
 	}
@@ -146,11 +153,35 @@ func newFleetNode(o store.Object, maps map[string]map[string]string) (m *fleetNo
 		switch {
 		case c.Type == resource.ConditionSpecRendered:
 			m.rendered, m.renderedGeneration = c.Status, c.ObservedGeneration
-		case c.Type == resource.ConditionUpdating && rawjson.Field(parts.Spec, "updatePolicy") != nil:
+		case c.Type == resource.ConditionUpdating && rawjson.Field(m.spec, "updatePolicy") != nil:
 			m.waitsForWindow, m.windowChanged = c.Reason == resource.WaitingForWindow, c.LastTransitionTime
 		}
 	}
-	return m, meta.Owner, nil
+}
+
+// NoteVersion is the data of a Node that has, as its status says, the version that it was given: an annotation notes that. nil: it has
+// not, or it is noted. Who writes the status writes both together, and the rollout needs no write of its own.
+func NoteVersion(o store.Object, s resource.NodeStatus) []byte {
+	parts, _ := objects.PartsOf(o.Data)
+	annotations := rawjson.Field(parts.Metadata, "annotations")
+	assigned := rawjson.Field(annotations, assignedAnnotation)
+	if assigned == nil || bytes.Equal(assigned, rawjson.Field(annotations, versionAnnotation)) {
+		return nil
+	}
+	var meta resource.Meta
+	if json.Unmarshal(parts.Metadata, &meta) != nil {
+		return nil
+	}
+	m := fleetNode{generation: meta.Generation, spec: parts.Spec}
+	if m.follow(s); m.specState() != rollout.Done {
+		return nil
+	}
+	meta.Annotations[versionAnnotation] = meta.Annotations[assignedAnnotation]
+	text, err := json.Marshal(meta)
+	if err != nil {
+		return nil
+	}
+	return objects.WithMetadata(o.Data, text)
 }
 
 // expandTemplate has the node want what a template comes to for it.

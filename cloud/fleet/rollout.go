@@ -34,7 +34,7 @@ const (
 	// sourceFreshness is how old what is known of a source may be when a template changes: fleets that are written together read it once.
 	sourceFreshness = 5 * time.Second
 	// concurrentWrites is how many nodes are written at a time: they share commits of the store.
-	concurrentWrites = 64
+	concurrentWrites = 256
 	// keptVersions is how many versions of a fleet are kept that no node has, unless it says otherwise.
 	keptVersions = 10
 

@@ -133,6 +133,21 @@ func PartsOf(data []byte) (p RecordParts, ok bool) {
 	return p, len(p.Metadata) > 0 && p.Metadata[0] == '{'
 }
 
+// WithMetadata is a record with other metadata.
+func WithMetadata(data, metadata []byte) []byte {
+	out := append(make([]byte, 0, len(data)+len(metadata)), '{')
+	for f := rawjson.Fields(data); f.Next(); {
+		if len(out) > 1 {
+			out = append(out, ',')
+		}
+		if string(f.Name) == "metadata" {
+			f.Value = metadata
+		}
+		out = rawjson.AppendField(out, f.Name, f.Value)
+	}
+	return append(out, '}')
+}
+
 // SameGeneration says whether the same is wanted of two versions of a record, which may differ in status, labels and annotations.
 func SameGeneration(before, now store.Object) bool {
 	of := func(o store.Object, field string) []byte {

@@ -66,7 +66,7 @@ const ApplicationsKind = "BrokerApplications"
 const renderingFormat = "1"
 
 // workers is how many Nodes are rendered at a time: they share commits of the store.
-const workers = 64
+const workers = 256
 
 // blobCheckInterval is how often it is looked whether the contents of a rendered spec are still there. What was damaged is made again.
 const blobCheckInterval = 10 * time.Minute
@@ -105,7 +105,7 @@ func NewController(o Options) control.Controller {
 		Name: "render", Workers: workers, Reconcile: c.reconcile, Indexes: []control.Indexer{nodes},
 		Watches: []control.Watch{
 			{Kind: resource.KindNode, Same: func(a, b store.Object) bool {
-				return objects.SameGeneration(a, b) && retryAnnotation(a) == retryAnnotation(b)
+				return bytes.Equal(a.Data, b.Data) || objects.SameGeneration(a, b) && retryAnnotation(a) == retryAnnotation(b)
 			}},
 			{Kind: ApplicationsKind, Keys: func(o store.Object) []store.Key { return []store.Key{nodeKey(o.Name)} }},
 			{Kind: resource.KindConfigMap, Keys: referring},

@@ -3,6 +3,7 @@
 package twin
 
 import (
+	"bytes"
 	"cmp"
 	"encoding/json"
 	"fmt"
@@ -11,6 +12,8 @@ import (
 
 	"github.com/edgebus/edgebus/broker"
 	"github.com/edgebus/edgebus/broker/tree"
+	"github.com/edgebus/edgebus/cloud/objects/rawjson"
+	"github.com/edgebus/edgebus/cloud/store"
 	"github.com/edgebus/edgebus/topics"
 	"github.com/edgebus/edgebus/topics/link"
 	"github.com/edgebus/edgebus/topics/resource"
@@ -230,8 +233,10 @@ func (sw *statusWriter) recordAlarms(m resource.Meta, stored []byte, is []resour
 	}
 }
 
-// recordAgent records what a node's agent says of its spec, of the host's resources and of the applications, where that has changed.
-func (sw *statusWriter) recordAgent(name string, was, is resource.NodeStatus) {
+// recordAgent records what a node's agent says of its spec, of the host's resources and of the applications, where that has changed. That the spec is
+// applied is no event of a node that a fleet owns: the fleet's RolledOut says so of all, and ten thousand events would push out all others.
+func (sw *statusWriter) recordAgent(o store.Object, was, is resource.NodeStatus) {
+	name := o.Name
 	if is.AgentVersion == "" {
 		return // nothing is known on the bus
 	}
@@ -239,7 +244,7 @@ func (sw *statusWriter) recordAgent(name string, was, is resource.NodeStatus) {
 		sw.recordAlert(name, monitor, was.Conditions, is.Conditions)
 	}
 	sw.recordApplications(name, was.Applications, is.Applications)
-	if v := is.RenderedVersion; v != "" && v != was.RenderedVersion {
+	if v := is.RenderedVersion; v != "" && v != was.RenderedVersion && !bytes.HasPrefix(rawjson.Field(rawjson.Field(o.Data, "metadata"), "owner"), []byte(`"`+resource.KindFleet+"/")) {
 		sw.opts.Record(nodeEvent(name, resource.EventNormal, "SpecApplied", "", "version %s of its spec is applied", v))
 	}
 	if f := is.Failed; f != nil && (was.Failed == nil || *f != *was.Failed) {

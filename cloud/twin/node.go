@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"iter"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/edgebus/edgebus/broker"
@@ -42,6 +43,7 @@ type node struct {
 	away          bool                    // offline for longer than Options.AwayAfter, which its devices' statuses show
 	traces        tree.LinkTraces         // of the keys of down that are to be sent
 	lacksNode     bool                    // it has no Node object, and one is to be made
+	writtenRev    atomic.Uint64           // revision of the last status that this process wrote
 }
 
 // sync is a message of the link to the node.

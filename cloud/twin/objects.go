@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/edgebus/edgebus/broker/tree"
+	"github.com/edgebus/edgebus/cloud/objects/rawjson"
 	"github.com/edgebus/edgebus/cloud/store"
 	"github.com/edgebus/edgebus/topics/backoff"
 	"github.com/edgebus/edgebus/topics/resource"
@@ -146,12 +147,11 @@ func (t *Twins) changed(b *batch, kind string, o store.Object, deleted bool) {
 		if n := t.nodes.byName[o.Name]; n != nil {
 			n.lacksNode = false
 		}
-		var meta struct {
-			Metadata struct{ Labels map[string]string }
+		var labels map[string]string
+		_ = json.Unmarshal(rawjson.Field(rawjson.Field(o.Data, "metadata"), "labels"), &labels) // most have none
+		t.nodes.setLabels(b, o.Name, labels)
+		if n := t.nodes.byName[o.Name]; n == nil || n.writtenRev.Load() != o.Rev { // otherwise it is the status that this process wrote
+			t.status.node(o.Name)
 		}
-		if err := json.Unmarshal(o.Data, &meta); err == nil { // what can't be read is told by who writes its status
-			t.nodes.setLabels(b, o.Name, meta.Metadata.Labels)
-		}
-		t.status.node(o.Name)
 	}
 }

@@ -3,6 +3,7 @@
 package twin
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -132,6 +133,38 @@ func (r *rig) sent(node, version string) {
 	require.NoError(r.t, store.Put(r.t.Context(), r.store, store.Object{
 		Key: store.Key{Kind: resource.KindRenderedSpec, Name: node}, Data: []byte(`{"renderedVersion":"` + version + `"}`),
 	}, 0))
+}
+
+// The status that says which version of a fleet's template a node has comes in one write with the annotation of it, and without an event of its own.
+func TestWhatANodeOfAFleetHasAppliedIsWrittenOnce(t *testing.T) {
+	r := newRig(t)
+	r.noteVersion = func(o store.Object, s resource.NodeStatus) []byte {
+		if s.RenderedVersion != "7" || bytes.Contains(o.Data, []byte("noted")) {
+			return nil
+		}
+		return bytes.Replace(o.Data, []byte(`"owner"`), []byte(`"annotations":{"noted":"7"},"owner"`), 1)
+	}
+	r.restart()
+	_, err := r.store.Create(t.Context(), store.Object{Key: store.Key{Kind: resource.KindNode, Name: "n1"}, Data: []byte(`{"metadata":{"name":"n1","owner":"Fleet/a"},"spec":{}}`)})
+	require.NoError(t, err)
+	r.sent("n1", "8")
+	c := r.connect(newCore("n1"))
+	_, o := r.nodeStatus("n1")
+	watch, err := r.store.Watch(t.Context(), o.Key, o.Rev)
+	require.NoError(t, err)
+	defer watch.Close()
+	c.report("agent", `{"version":"v2","renderedVersion":"7"}`)
+	for applied := false; !applied; {
+		events, err := watch.Next(t.Context())
+		require.NoError(t, err)
+		for _, e := range events {
+			applied = bytes.Contains(e.Object.Status, []byte(`"renderedVersion":"7"`))
+			require.Equal(t, applied, bytes.Contains(e.Object.Data, []byte(`"noted":"7"`)), "%s %s", e.Object.Data, e.Object.Status)
+		}
+	}
+	c.report("agent", `{"version":"v2","renderedVersion":"7","failed":{"renderedVersion":"8","reason":"HookFailed"}}`)
+	require.Eventually(t, r.hasEvent("SpecFailed", "its spec is not applied: version 8: HookFailed"), testTimeout, testTimeout/10000)
+	require.False(t, r.hasEvent("SpecApplied", "version 7 of its spec is applied")())
 }
 
 func TestAnAgentsReportIsInItsNodesStatus(t *testing.T) {

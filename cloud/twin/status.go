@@ -22,7 +22,7 @@ import (
 )
 
 // statusWriters is how many statuses are written at the same time, to share commits.
-const statusWriters = 64
+const statusWriters = 256
 
 // statusQueue holds the names of devices and nodes whose status is to be computed again. It is a set: a device that changes a
 // thousand times before that is computed once.
@@ -173,7 +173,7 @@ func (sw *statusWriter) tryWriteDevice(ctx context.Context, d *device, key store
 	if d.writtenRev.Load() == 0 {
 		obj.Status = nil // it may have been derived just now, and nobody has it: this one is written in any case
 	}
-	rev, err := sw.writeStatus(ctx, obj, whole.Status, write)
+	rev, err := sw.writeStatus(ctx, obj, nil, whole.Status, write)
 	if rev != 0 {
 		d.unstoredOnline.Store(false)
 		d.writtenRev.Store(rev)
@@ -290,6 +290,7 @@ func (sw *statusWriter) adoption(d *device, whole resource.Device) (w desiredWri
 
 // nodeFacts are what a Node's status is made from.
 type nodeFacts struct {
+	node                                 *node  // nil: it never joined
 	state, oversize, otherHub, lastError string // state is that of the link
 	exists, otherHubKnown                bool   // the node must have a Node; alone is known
 	overHTTP                             bool   // it is present, and has no link
@@ -332,7 +333,7 @@ func (sw *statusWriter) nodeFacts(name string) (f nodeFacts) {
 	if n == nil {
 		return f
 	}
-	f.anomaly = n.connections.anomaly
+	f.node, f.anomaly = n, n.connections.anomaly
 	f.connections, f.expires = n.connections.links, n.connections.expires
 	f.devices = len(n.bound)
 	f.state, f.oversize, f.exists = n.state(), n.quotaError, n.linkClient != "" || n.lacksNode
@@ -369,12 +370,12 @@ func (sw *statusWriter) writeNode(ctx context.Context, name string) error {
 func (sw *statusWriter) tryWriteNode(ctx context.Context, name string) error {
 	f := sw.nodeFacts(name)
 	key := store.Key{Kind: resource.KindNode, Name: name}
-	if f.exists {
-		if err := sw.createNode(ctx, key); err != nil {
-			return err
+	obj, err := sw.opts.Reader.Get(ctx, key)
+	if f.exists && errors.Is(err, resource.NotFound) {
+		if err = sw.createNode(ctx, key); err == nil {
+			obj, err = sw.opts.Reader.Get(ctx, key)
 		}
 	}
-	obj, err := sw.opts.Reader.Get(ctx, key)
 	if err != nil {
 		return err
 	}
@@ -386,9 +387,12 @@ func (sw *statusWriter) tryWriteNode(ctx context.Context, name string) error {
 	if f.follows(was, s) {
 		write = sw.opts.Derived.UpdateDerived
 	}
-	rev, err := sw.writeStatus(ctx, obj, s, write)
+	rev, err := sw.writeStatus(ctx, obj, sw.opts.NoteVersion(obj, s), s, write)
 	if rev != 0 {
-		sw.recordAgent(name, was, s)
+		if f.node != nil {
+			f.node.writtenRev.Store(rev)
+		}
+		sw.recordAgent(obj, was, s)
 	}
 	return err
 }
@@ -467,23 +471,20 @@ func generationOf(data []byte) int64 {
 	return generation
 }
 
-// writeStatus writes an object's status if it has changed, and returns its new revision, or 0. If the object has another revision
-// than obj, it fails with Conflict.
-func (sw *statusWriter) writeStatus(ctx context.Context, obj store.Object, next any, write func(context.Context, store.Object, uint64) (store.Object, error)) (rev uint64, err error) {
+// writeStatus writes an object's status if it has changed, with its data unless that is nil, and returns its new revision, or 0. If the object has
+// another revision than obj, it fails with Conflict.
+func (sw *statusWriter) writeStatus(ctx context.Context, obj store.Object, data []byte, next any, write func(context.Context, store.Object, uint64) (store.Object, error)) (rev uint64, err error) {
 	status, err := json.Marshal(next)
-	if err != nil || bytes.Equal(status, obj.Status) {
+	if err != nil || data == nil && bytes.Equal(status, obj.Status) {
 		return 0, err
 	}
 	sw.written.Add(1)
-	obj, err = write(ctx, store.Object{Key: obj.Key, Status: status}, obj.Rev)
+	obj, err = write(ctx, store.Object{Key: obj.Key, Data: data, Status: status}, obj.Rev)
 	return obj.Rev, err
 }
 
 // createNode makes the Node of a node that was accepted and has none.
 func (sw *statusWriter) createNode(ctx context.Context, key store.Key) error {
-	if _, err := sw.opts.Reader.Get(ctx, key); !errors.Is(err, resource.NotFound) {
-		return err
-	}
 	err := sw.opts.CreateNode(ctx, key.Name)
 	if errors.Is(err, resource.AlreadyExists) {
 		return nil

@@ -42,6 +42,8 @@ type Options struct {
 	CreateNode func(ctx context.Context, name string) error
 	// Managed is the data of an object with the fields that have changed since before owned by a manager; nil: it stays as it is.
 	Managed func(before store.Object, data []byte, manager string) ([]byte, error)
+	// NoteVersion is the data of a Node as it is with a status; nil: it stays as it is, as without this function.
+	NoteVersion func(o store.Object, s resource.NodeStatus) []byte
 	// Record records an event of a Node or Device. It must not block, and may be nil.
 	Record func(resource.Occurrence)
 	Rand   func() uint64 // gives nonces
@@ -157,6 +159,9 @@ func (b *batch) publish(m func() broker.Message) {
 func New(ctx context.Context, o Options) (*Twins, error) {
 	if o.ForgetNode == nil {
 		o.ForgetNode = func(string) {}
+	}
+	if o.NoteVersion == nil {
+		o.NoteVersion = func(store.Object, resource.NodeStatus) []byte { return nil }
 	}
 	if o.Record == nil {
 		o.Record = func(resource.Occurrence) {}
