@@ -31,11 +31,9 @@ import (
 
 // openAuthority opens the hub's authority, and has the listeners use its certificate for which none is configured.
 func openAuthority(cfg *configs.Hub, st *disk.Store, log zerolog.Logger) (*enroll.Authority, error) {
-	given := cfg.Auth.Authority
-	authority, err := enroll.OpenAuthority(enroll.AuthorityOptions{
-		Dir: cfg.Data.Dir, Cert: given.Cert, Key: given.Key, Names: cfg.Hub.Address, NodeValidity: given.NodeValidity,
-		Reader: st, Writer: objects.Records(st), Shared: cfg.Store.Engine == "nats", Log: log,
-	})
+	o := authorityOptions(*cfg, log)
+	o.Reader, o.Writer, o.Shared = st, objects.Records(st), cfg.Store.Engine != "files"
+	authority, err := enroll.OpenAuthority(o)
 	if err != nil {
 		return nil, err
 	}

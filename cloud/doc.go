@@ -22,6 +22,7 @@
 //	report.go       what is said of the links, and metrics
 //	shared.go       the log of several hubs: one of them owns it, and this one stands by until it does
 //	clustercommands.go  the commands of cluster
+//	peers.go        how this hub reaches the others, and they it
 //	beginanew_*.go  how a hub that owns it no more stops without a word
 //	maintenance.go  the commands check, backup, restore and takeover
 //	follow.go       the command follow: a copy of a hub on another machine
@@ -41,6 +42,7 @@
 //	templates           Go templates in Fleets and Configurations
 //	render, sources     a Node's spec with each reference resolved; what the references stand for (git, HTTP, OCI)
 //	history             what the properties of devices were: a copy of what each node has
+//	peer                connections between the hubs of a cluster, and streams over them
 //	follow              a hub's log copied to another machine while it is written
 //	blobs, images       large contents by digest; the images that applications name
 //	resourcesync        manifests from git, applied

@@ -28,6 +28,7 @@ import (
 	"github.com/edgebus/edgebus/broker/ordered"
 	"github.com/edgebus/edgebus/broker/sealed"
 	"github.com/edgebus/edgebus/cloud/cluster"
+	"github.com/edgebus/edgebus/cloud/enroll"
 	"github.com/edgebus/edgebus/cloud/jetstream"
 	"github.com/edgebus/edgebus/configs"
 )
@@ -42,6 +43,7 @@ type sharedLog struct {
 	member *cluster.Member
 	engine *jetstream.Log
 	name   string
+	peers  *peers
 
 	standing atomic.Pointer[cluster.Member] // member, for who asks the hub while it begins to stand by
 }
@@ -71,9 +73,12 @@ func openRecords(ctx context.Context, o Options, m metrics.Registry, committed f
 		return nil, nil, err
 	}
 	s := &sharedLog{cfg: o.Config.Store.NATS, log: o.Log, name: hubName(o.Config.Store.NATS)}
+	if s.peers, err = openPeers(o, key, s.name); err != nil {
+		return nil, nil, err
+	}
 	page, err := s.standByPage(o, m)
 	if err != nil {
-		return nil, nil, err
+		return nil, nil, errors.Join(err, s.close())
 	}
 	serving, stop := context.WithCancel(ctx)
 	served := make(chan error, 1)
@@ -119,8 +124,9 @@ func (s *sharedLog) own(ctx context.Context, o Options, key sealed.Key, m metric
 	if err := s.check(ctx); err != nil {
 		return nil, err
 	}
-	s.member = cluster.New(cluster.Options{Log: s.engine, Key: key, Name: s.name, Silence: s.cfg.Silence, Lost: o.Lost, MayTake: s.check, Logger: s.log})
+	s.member = cluster.New(cluster.Options{Log: s.engine, Key: key, Name: s.name, Address: s.peers.address, Silence: s.cfg.Silence, Lost: o.Lost, MayTake: s.check, Logger: s.log})
 	s.standing.Store(s.member)
+	s.peers.start(ctx, s.member)
 	s.register(m)
 	jo := logOptions(o.Config.Data.Dir)
 	jo.Log, jo.Shared = s.log, s.member.Commit
@@ -231,8 +237,12 @@ func (p *pastPositions) trimmable(now time.Time, at ordered.Position, others map
 
 // close hands the log over, and ends the connection to it.
 func (s *sharedLog) close() error {
-	if s == nil || s.engine == nil {
+	if s == nil {
 		return nil
+	}
+	err := s.peers.Close()
+	if s.engine == nil {
+		return err
 	}
 	if s.member != nil {
 		ctx, stop := context.WithTimeout(context.Background(), checkTime)
@@ -240,7 +250,7 @@ func (s *sharedLog) close() error {
 		s.member.Release(ctx)
 		_ = s.member.Close()
 	}
-	return s.engine.Close()
+	return errors.Join(err, s.engine.Close())
 }
 
 // owned waits until whatever is acknowledged is also what another hub would say; nil: there is none.
@@ -249,6 +259,13 @@ func (s *sharedLog) owned() func() bool {
 		return nil
 	}
 	return s.member.AwaitOwned
+}
+
+// useAuthority has other hubs know this one by the authority that it opened as the owner.
+func (s *sharedLog) useAuthority(a *enroll.Authority) {
+	if s != nil {
+		s.peers.authority.Store(a)
+	}
 }
 
 // checks are those of /readyz.

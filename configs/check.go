@@ -58,6 +58,10 @@ func (h *Hub) check(report reportFunc) {
 	if h.Store.Engine == "nats" && len(h.Store.NATS.Servers) == 0 {
 		report("store.nats.servers", "is missing: with store.engine nats the log is on NATS servers, such as [nats://n1:4222]")
 	}
+	checkListen("store.peer.listen", h.Store.Peer.Listen, false, "", report)
+	if h.Store.Engine != "files" && h.Store.Peer.Listen == "" {
+		report("store.peer.listen", "is missing: hubs with a log in common reach each other there, such as :8447")
+	}
 	if s := h.Store.NATS.Silence; s < leastSilence {
 		report("store.nats.silence", "%s is less than %s: hubs would take the log from each other whenever the servers are busy", s, leastSilence)
 	}

@@ -49,7 +49,14 @@ type Hub struct {
 // HubStore says where the hub's log is.
 type HubStore struct {
 	Engine string  `yaml:"engine" oneof:"files nats"`
+	Peer   HubPeer `yaml:"peer"`
 	NATS   HubNATS `yaml:"nats"`
+}
+
+// HubPeer is how the hubs of a cluster reach each other.
+type HubPeer struct {
+	Listen    string `yaml:"listen"`
+	Advertise string `yaml:"advertise" is:"advertised"`
 }
 
 // HubNATS is the log of several hubs, which NATS servers replicate.

@@ -58,6 +58,12 @@ var textRules = map[string]func(text string) error{
 		return err == nil && n > 0
 	}, "is no port, 1 to 65535"),
 	"host": checkHost,
+	"advertised": func(s string) error {
+		if s == "" {
+			return nil
+		}
+		return checkHost(s)
+	},
 	"natsServer": makeRule(func(s string) bool {
 		u, err := url.Parse(s)
 		return err == nil && (u.Scheme == "nats" || u.Scheme == "tls") && u.Host != "" && u.User == nil

@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/edgebus/edgebus/broker/journal"
 	"github.com/edgebus/edgebus/broker/ordered"
@@ -14,9 +15,9 @@ import (
 
 // Kinds of frames. An unknown one is of a later version: who meets it stops.
 const (
-	kindTake    = 1 // the writer owns the log from here on; its name
+	kindTake    = 1 // the writer owns the log from here on; its name, and its address for other hubs
 	kindCommit  = 2 // a group of the journal
-	kindIdle    = 3 // the owner is there; its name
+	kindIdle    = 3 // the owner is there; as a take
 	kindRelease = 4 // the owner stops: nobody need wait until it has been silent for long
 )
 
@@ -40,6 +41,14 @@ func decodeFrame(b []byte) (f frame, err error) {
 		return f, errors.New("a frame of an unknown kind: it is of another version of Edgebus; upgrade this hub")
 	}
 	return frame{b[0], binary.LittleEndian.Uint64(b[1:]), binary.LittleEndian.Uint64(b[9:]), b[frameHead:]}, nil
+}
+
+// encodeWriter is what an owner says of itself. A name has no line break.
+func encodeWriter(name, address string) []byte { return []byte(name + "\n" + address) }
+
+func decodeWriter(body []byte) (name, address string) {
+	name, address, _ = strings.Cut(string(body), "\n")
+	return name, address
 }
 
 // originOf is what the journal keeps of where it is in the log.

@@ -5,7 +5,6 @@ package cluster
 import (
 	"context"
 	"errors"
-	"fmt"
 	"math/rand/v2"
 	"sync"
 	"sync/atomic"
@@ -23,6 +22,7 @@ type Options struct {
 	Log     ordered.Log // the engine
 	Key     sealed.Key
 	Name    string        // of this hub, as the others show it
+	Address string        // at which the others reach it
 	Silence time.Duration // after which others take the log
 	// Lost is called once, when another one owns the log or this hub can't keep what is in it: nothing may be answered any more, and nothing that
 	// waits for a commit is. It must not block.
@@ -71,7 +71,7 @@ type Member struct {
 
 	state atomic.Int32
 	fresh atomic.Int64 // until when, by the clock, nobody else can own the log
-	owner atomic.Pointer[string]
+	owner atomic.Pointer[ownership]
 	heard atomic.Int64  // when a frame was read or appended last
 	at    atomic.Uint64 // the mark's position, for who doesn't wait for an append
 
@@ -94,8 +94,7 @@ func New(o Options) *Member {
 	}
 	m := &Member{o: o, writer: rand.Uint64(), renewed: make(chan struct{})} //nolint:gosec // G404: it tells writers apart, and keeps nobody out
 	m.ctx, m.cancel = context.WithCancel(context.Background())
-	nobody := ""
-	m.owner.Store(&nobody)
+	m.owner.Store(&ownership{changed: make(chan struct{})})
 	return m
 }
 
@@ -131,8 +130,32 @@ func (m *Member) AwaitOwned() bool {
 	}
 }
 
+// ownership says who owns the log.
+type ownership struct {
+	name, address string
+	epoch         uint64
+	changed       chan struct{} // closed when it is another's
+}
+
 // Owner is the name of who owns the log, as far as this hub has read; empty: nobody has yet.
-func (m *Member) Owner() string { return *m.owner.Load() }
+func (m *Member) Owner() string { return m.owner.Load().name }
+
+// OwnerAddress is who owns the log and where other hubs reach that one. The channel is closed when that changes.
+func (m *Member) OwnerAddress() (name, address string, changed <-chan struct{}) {
+	o := m.owner.Load()
+	return o.name, o.address, o.changed
+}
+
+// noteOwner notes who owns the log, and reports whether that is new.
+func (m *Member) noteOwner(name, address string, epoch uint64) bool {
+	had := m.owner.Load()
+	if had.name == name && had.address == address && had.epoch == epoch {
+		return false
+	}
+	m.owner.Store(&ownership{name, address, epoch, make(chan struct{})})
+	close(had.changed)
+	return true
+}
 
 // Silent is for how long nothing was read or appended.
 func (m *Member) Silent() time.Duration { return m.o.Clock() - time.Duration(m.heard.Load()) }
@@ -197,7 +220,8 @@ type takenError struct{ by frame }
 
 func (e *takenError) Error() string {
 	if e.by.kind == kindTake {
-		return fmt.Sprintf("%s has taken the log", e.by.body)
+		name, _ := decodeWriter(e.by.body)
+		return name + " has taken the log"
 	}
 	return "another hub has appended to the log"
 }
@@ -324,7 +348,7 @@ func (m *Member) beHeard(every time.Duration) error {
 	if m.o.Clock()-m.sent < every {
 		return nil
 	}
-	err := m.append(kindIdle, []byte(m.o.Name))
+	err := m.append(kindIdle, encodeWriter(m.o.Name, m.o.Address))
 	if m.idle++; err == nil && m.idle >= idleFrames { // the journal must not be behind what is trimmed
 		m.idle = 0
 		m.into.Note(originOf(m.o.Log.ID(), m.mark))

@@ -130,8 +130,7 @@ func (s *standbyRun) apply(f received) error {
 		s.hurry = false
 		switch one.kind {
 		case kindTake, kindIdle:
-			if name := string(one.body); name != s.m.Owner() {
-				s.m.owner.Store(&name)
+			if name, address := decodeWriter(one.body); s.m.noteOwner(name, address, f.Epoch) {
 				s.m.o.Logger.Info().Str("owner", name).Uint64("epoch", f.Epoch).Msg("another hub owns the log; this one stands by")
 			}
 		case kindCommit:
@@ -192,7 +191,7 @@ func (s *standbyRun) take() (took bool, err error) {
 		}
 	}
 	m.log.SetEpoch(m.log.Last().Epoch + 1)
-	err = m.put(kindTake, []byte(m.o.Name))
+	err = m.put(kindTake, encodeWriter(m.o.Name, m.o.Address))
 	var taken *takenError
 	if errors.As(err, &taken) {
 		return false, nil
@@ -200,7 +199,7 @@ func (s *standbyRun) take() (took bool, err error) {
 	if err != nil {
 		return false, explainReadError(err)
 	}
-	m.owner.Store(&m.o.Name)
+	m.noteOwner(m.o.Name, m.o.Address, m.mark.Epoch)
 	m.state.Store(int32(stateOwner))
 	m.o.Logger.Info().Uint64("epoch", m.mark.Epoch).Uint64("position", uint64(m.mark.At)).Msg("this hub owns the log")
 	return true, nil

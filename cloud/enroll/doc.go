@@ -16,6 +16,7 @@
 //	authority.go         the certificate authority: its files, rotation, signing, TLS
 //	revocations.go       which certificates are taken no more, in a file that outlives restored backups
 //	revocationrecords.go the same as records, for hubs that go on in this one's place
+//	replica.go           what a hub that stands by has of the authority
 //	authorityrecord.go   which files the authority has: a record that tells lost ones from those of a new hub
 //	labelscontroller.go  the controller that copies system information into labels
 //	http.go              what is served below /enroll/

@@ -68,7 +68,7 @@ func newHubCluster(t *testing.T) *hubCluster {
 		h := clusterHub{name: fmt.Sprint("hub-", i), config: filepath.Join(w.Dir, fmt.Sprint("hub-", i, ".yaml")), mqtt: harness.FreeAddress(t), http: harness.FreeAddress(t)}
 		servers, _ := json.Marshal(c.servers.URLs())
 		monitors, _ := json.Marshal(c.servers.Monitors())
-		text := fmt.Sprintf("data: {dir: %q}\nmqtt: {listen: %q, websocket: {listen: ''}}\nhttp: {listen: %q}\nstore: {engine: nats, nats: {servers: %s, monitor: %s, name: %s, silence: %s}}\n",
+		text := fmt.Sprintf("data: {dir: %q}\nmqtt: {listen: %q, websocket: {listen: ''}}\nhttp: {listen: %q}\nstore: {engine: nats, peer: {listen: '127.0.0.1:0'}, nats: {servers: %s, monitor: %s, name: %s, silence: %s}}\n",
 			filepath.Join(w.Dir, h.name), h.mqtt, h.http, servers, monitors, h.name, clusterSilence)
 		require.NoError(t, os.WriteFile(h.config, []byte(text), 0o600))
 		c.hubs = append(c.hubs, h)

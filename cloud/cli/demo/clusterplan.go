@@ -67,7 +67,7 @@ func (c *clusterDemo) writeSettings() error {
 			"http": settings{"listen": h.http},
 			"auth": settings{"anonymous": "loopback"},
 			"log":  settings{"format": "json"},
-			"store": settings{"engine": "nats", "nats": settings{
+			"store": settings{"engine": "nats", "peer": settings{"listen": "127.0.0.1:0"}, "nats": settings{
 				"servers": clients, "monitor": monitors, "name": h.name, "silence": clusterSilence.String(),
 			}},
 		}, "", "  ")

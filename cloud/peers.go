@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cloud
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"sync/atomic"
+
+	"github.com/rs/zerolog"
+
+	"github.com/edgebus/edgebus/broker/sealed"
+	"github.com/edgebus/edgebus/cloud/cluster"
+	"github.com/edgebus/edgebus/cloud/clusterca"
+	"github.com/edgebus/edgebus/cloud/enroll"
+	"github.com/edgebus/edgebus/cloud/peer"
+	"github.com/edgebus/edgebus/configs"
+)
+
+// peers are the other hubs of the cluster, as this one reaches them from its start on.
+type peers struct {
+	*peer.Hubs
+	address   string // of this hub, as the log says it
+	authority atomic.Pointer[enroll.Authority]
+	member    atomic.Pointer[cluster.Member]
+}
+
+// openPeers listens for other hubs.
+func openPeers(o Options, key sealed.Key, name string) (*peers, error) {
+	p := &peers{}
+	authority, err := enroll.OpenReplica(authorityOptions(o.Config, o.Log))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) { // the first hub has none before it serves
+		return nil, err
+	}
+	if err == nil {
+		p.authority.Store(authority)
+	}
+	known, err := clusterca.New(key)
+	if err != nil {
+		return nil, err
+	}
+	p.Hubs, err = peer.Listen(peer.Options{
+		Listen: o.Config.Store.Peer.Listen, Name: name, TLS: known.Config(), Log: o.Log,
+		Owner: func() (peer.Owner, <-chan struct{}) {
+			name, address, changed := p.member.Load().OwnerAddress()
+			return peer.Owner{Name: name, Address: address}, changed
+		},
+	})
+	if err != nil {
+		return nil, err
+	}
+	if p.address, err = p.Address(o.Config.Store.Peer.Advertise); err != nil {
+		return nil, errors.Join(err, p.Close())
+	}
+	return p, nil
+}
+
+// start reaches the others from now on, until ctx ends.
+func (p *peers) start(ctx context.Context, m *cluster.Member) {
+	p.member.Store(m)
+	go func() { _ = p.Run(ctx) }()
+}
+
+// authorityOptions are those of the settings.
+func authorityOptions(cfg configs.Hub, log zerolog.Logger) enroll.AuthorityOptions {
+	given := cfg.Auth.Authority
+	return enroll.AuthorityOptions{Dir: cfg.Data.Dir, Cert: given.Cert, Key: given.Key, Names: cfg.Hub.Address, NodeValidity: given.NodeValidity, Log: log}
+}
