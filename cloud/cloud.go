@@ -234,7 +234,7 @@ func Run(ctx context.Context, o Options) (err error) {
 		Links: links, Ready: shared.checks(commits),
 		Sessions: br.ServeSessions, MaxBody: int64(cfg.Limits.Request), Watches: cfg.Limits.Watches, Blobs: blobServer.ServeHTTP, Content: content.ReadAt,
 		Enrollment: enrollment, Presence: twins, OwnOnly: cfg.HTTP.Discovery == "own",
-		Tokens: bearer.Tokens.ServeHTTP, Follow: followers, Index: counted, Page: api.PageOptions{Handler: page.Handler(), Browsers: br, Login: loginOptions(cfg.Auth.OIDC), Provider: browserProvider(bearer.OIDC, br), Alerts: watched, Audit: recentAudit(auditLog), Diagnose: nodeDoctor(links, st, counted, twins)},
+		Tokens: bearer.Tokens.ServeHTTP, Follow: followers, Index: counted, Page: api.PageOptions{Handler: page.Handler(), Browsers: br, Login: loginOptions(cfg.Auth.OIDC), Provider: browserProvider(bearer.OIDC, br), Alerts: watched, Audit: recentAudit(auditLog), Cluster: shared.serveStatus(), Diagnose: nodeDoctor(links, st, counted, twins)},
 		Devices: api.DeviceServices{Rule: carrier.Request, Traces: traces, Call: commandCaller(br, commands), History: func(node string) requests.Source { return copies.Of(node) }},
 	})
 	site, err := httpserver.Listen(httpserver.Options{
@@ -251,7 +251,7 @@ func Run(ctx context.Context, o Options) (err error) {
 	})
 	guard := dir.Guard(log, records.InPlace)
 	commits.Guard(guard.Err)
-	backups := dataProgram().Listen(cfg.Data.Dir, snapshotData(records, content), secrets.rotate, log)
+	backups := shared.socket(cfg.Data.Dir, snapshotData(records, content), secrets.rotate, log)
 	if o.Ready != nil {
 		o.Ready(daemon.Addresses{MQTT: br.Addrs(), HTTP: site.Addrs()})
 	}

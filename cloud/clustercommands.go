@@ -4,6 +4,7 @@ package cloud
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -11,60 +12,189 @@ import (
 	"net/http"
 	"path/filepath"
 	"slices"
+	"strings"
+	"time"
 
 	"github.com/rs/zerolog"
+	"github.com/spf13/pflag"
 
-	"github.com/edgebus/edgebus/broker/daemon"
+	"github.com/edgebus/edgebus/broker/daemon/backup"
 	"github.com/edgebus/edgebus/broker/daemon/datadir"
 	"github.com/edgebus/edgebus/broker/journal"
 	"github.com/edgebus/edgebus/broker/sealed"
+	"github.com/edgebus/edgebus/cloud/cli/diagnosis"
+	"github.com/edgebus/edgebus/cloud/cli/exitcode"
+	"github.com/edgebus/edgebus/cloud/cli/printer"
+	"github.com/edgebus/edgebus/cloud/cli/terminal"
 	"github.com/edgebus/edgebus/cloud/jetstream"
 	"github.com/edgebus/edgebus/configs"
 )
 
 const clusterHelp = `Makes one of several hubs that have a log in common, on NATS servers: one serves, the others stand by.
 
-init makes the stream that is the log, and cluster.key, which seals it. This hub has to be stopped, and keeps its data. Start it then, and make a
-backup of it (cloudhub backup FILE) as soon as it serves: /readyz is 200.
-join puts such a backup into an empty data directory, as restore does. Start the hub then, and delete the backup, which has all keys.
-
-The settings of each hub name the servers before: store.engine, store.nats.
+These commands are run on a hub's machine. Its settings name the servers before: store.engine, store.nats. docs/cluster.md has all of it in order.
 
 Usage:
-  cloudhub cluster init [--config FILE]
-  cloudhub cluster join BACKUP [--config FILE] [--data-dir DIRECTORY] [--force] [--dry-run]
 `
 
-// clusterMain runs `cloudhub cluster init` and `cloudhub cluster join`.
+// clusterCommand is one of the commands of cluster.
+type clusterCommand struct {
+	name, args string
+	about      string
+	run        func(c *clusterCall) error
+}
+
+// clusterCommands are in the order in which they are needed. Those without a function are maintained by package backup.
+func clusterCommands() []clusterCommand {
+	return []clusterCommand{
+		{"init", "", `Makes the stream that is the log, and cluster.key, which seals it. The hub has to be stopped, and keeps its data. Start it then, and make a
+backup of it (cloudhub backup FILE) as soon as it serves: /readyz is 200.
+`, func(c *clusterCall) error {
+			return initCluster(context.Background(), c.cfg, configs.Logger(c.stderr, c.cfg.Log), c.stdout)
+		}},
+		{"join", "BACKUP", `Puts a backup of one of the hubs into an empty data directory, as restore does. Start the hub then, and delete the backup, which has all keys.
+`, nil},
+		{"status", "", `Prints all hubs that are known, with what they lack, the servers of the log, what is wrong, and what to do. The hub of this machine is asked, and has to run;
+it may stand by. edgebus cluster status asks one over the network. The exit code is 0 if nothing is wrong, and 1 if something is.
+`, clusterStatus},
+	}
+}
+
+// clusterCall is a command that was given.
+type clusterCall struct {
+	cfg            configs.Hub
+	stdout, stderr io.Writer
+	flags          *pflag.FlagSet
+	output         string
+}
+
+// clusterMain runs the commands of cluster.
 func clusterMain(args []string, stdout, stderr io.Writer) int {
 	isHelp := func(arg string) bool { return arg == "--help" || arg == "-h" || arg == "help" }
-	if slices.ContainsFunc(args, isHelp) {
+	all := clusterCommands()
+	if len(args) > 0 && isHelp(args[0]) {
 		fmt.Fprint(stdout, clusterHelp)
+		for _, c := range all {
+			first, _, _ := strings.Cut(c.about, ".")
+			fmt.Fprintf(stdout, "  %s\n      %s.\n", c.usage(), strings.ReplaceAll(first, "\n", " "))
+		}
 		return 0
 	}
-	command := ""
+	i := -1
 	if len(args) > 0 {
-		command, args = args[0], args[1:]
+		i = slices.IndexFunc(all, func(c clusterCommand) bool { return c.name == args[0] })
 	}
-	switch command {
-	case "init":
-		cfg, done, err := configs.Parse[configs.Hub]("cloudhub", daemon.Version(), args, stdout)
-		if err == nil && !done {
-			err = initCluster(context.Background(), cfg, configs.Logger(stderr, cfg.Log), stdout)
+	if i < 0 {
+		var names []string
+		for _, c := range all {
+			names = append(names, c.name)
 		}
-		if err != nil {
-			fmt.Fprintln(stderr, "cloudhub cluster init:", err)
-			return 1
+		fmt.Fprintf(stderr, "cloudhub cluster: say one of %s; see --help\n", strings.Join(names, ", "))
+		return 2
+	}
+	c, args := all[i], args[1:]
+	if slices.ContainsFunc(args, isHelp) {
+		fmt.Fprintf(stdout, "%s\nUsage:\n  %s\n", c.about, c.usage())
+		if c.run != nil {
+			fmt.Fprintf(stdout, "\nFlags:\n%s  Settings of the hub can be given as flags, too: cloudhub --help.\n", c.newCall(stdout, stderr).flags.FlagUsages())
 		}
 		return 0
-	case "join":
+	}
+	if c.name == "join" {
 		p := dataProgram()
 		p.NewLineages = func(dir string, _ uint32) error { return checkJoining(dir) }
 		code, _ := p.Main(append([]string{"restore"}, args...), stdout, stderr)
 		return code
 	}
-	fmt.Fprintln(stderr, "cloudhub cluster: say init, which makes the log of several hubs with this one's data, or join BACKUP, with a backup of one of them; see --help")
-	return 2
+	return c.main(args, stdout, stderr)
+}
+
+func (c clusterCommand) usage() string {
+	return strings.TrimSpace("cloudhub cluster "+c.name+" "+c.args) + " [--config FILE]"
+}
+
+func (c clusterCommand) newCall(stdout, stderr io.Writer) *clusterCall {
+	call := &clusterCall{stdout: stdout, stderr: stderr, flags: pflag.NewFlagSet(c.name, pflag.ContinueOnError)}
+	call.flags.SetOutput(stderr)
+	if c.name == "status" {
+		call.flags.StringVarP(&call.output, "output", "o", "text", "text, json or yaml")
+	}
+	return call
+}
+
+func (c clusterCommand) main(args []string, stdout, stderr io.Writer) int {
+	call := c.newCall(stdout, stderr)
+	err := configs.AddFlags[configs.Hub]("cloudhub", call.flags)
+	if err == nil {
+		err = call.flags.Parse(args)
+	}
+	if want := len(strings.Fields(c.args)); err == nil && call.flags.NArg() != want {
+		err = fmt.Errorf("it takes %d names: %s; see --help", want, c.usage())
+	}
+	if err == nil {
+		file, _ := call.flags.GetString("config")
+		call.cfg, err = configs.Load[configs.Hub]("cloudhub", file, call.flags)
+	}
+	if err != nil {
+		fmt.Fprintf(stderr, "cloudhub cluster %s: %v\n", c.name, err)
+		return 2
+	}
+	err = c.run(call)
+	var code exitcode.Code
+	switch {
+	case errors.As(err, &code):
+		return int(code)
+	case err != nil:
+		fmt.Fprintf(stderr, "cloudhub cluster %s: %v\n", c.name, err)
+		return 1
+	}
+	return 0
+}
+
+// clusterStatus prints how the cluster is.
+func clusterStatus(c *clusterCall) error {
+	d, err := c.ask(context.Background())
+	if err != nil {
+		return err
+	}
+	switch c.output {
+	case "json", "yaml":
+		err = printer.Document(c.stdout, c.output, d)
+	case "text":
+		_, err = io.WriteString(c.stdout, d.Text(terminal.ColoursOf(c.stdout)))
+	default:
+		err = fmt.Errorf("--output %.20q is none of text, json, yaml", c.output)
+	}
+	return errors.Join(err, d.ExitError())
+}
+
+// ask asks the hub of this machine how the cluster is.
+func (c *clusterCall) ask(ctx context.Context) (d diagnosis.ClusterDiagnosis, err error) {
+	ctx, stop := context.WithTimeout(ctx, askTime)
+	defer stop()
+	err = c.call(ctx, http.MethodGet, clusterPath, &d)
+	return d, err
+}
+
+const askTime = 10 * time.Second
+
+// call asks the hub of this machine for something.
+func (c *clusterCall) call(ctx context.Context, method, path string, into any) error {
+	response, err := backup.AskRunning(ctx, c.cfg.Data.Dir, method, path)
+	if err != nil {
+		return fmt.Errorf("the hub of this machine doesn't answer: is it running, and its data in %s? (%w)", c.cfg.Data.Dir, err)
+	}
+	defer response.Body.Close()
+	text, err := io.ReadAll(io.LimitReader(response.Body, 4<<20))
+	switch {
+	case err != nil:
+		return err
+	case response.StatusCode == http.StatusNotFound:
+		return errors.New("the hub of this machine is of no cluster: store.engine is files")
+	case response.StatusCode != http.StatusOK:
+		return errors.New(strings.TrimSpace(string(text)))
+	}
+	return json.Unmarshal(text, into)
 }
 
 // initCluster makes the log of several hubs. It begins with what this hub has, which the others join with.

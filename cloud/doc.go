@@ -23,6 +23,7 @@
 //	shared.go       the log of several hubs: one of them owns it, and this one stands by until it does
 //	clustercommands.go  the commands of cluster
 //	peers.go        how this hub reaches the others, and they it
+//	clusterstatus.go    what the hubs tell each other, and how all of them are
 //	beginanew_*.go  how a hub that owns it no more stops without a word
 //	maintenance.go  the commands check, backup, restore and takeover
 //	follow.go       the command follow: a copy of a hub on another machine

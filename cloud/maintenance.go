@@ -93,7 +93,12 @@ func refuseFormer(dir string) error {
 // snapshotData takes the log of a running hub at one moment. No blob is removed until the backup is finished; those that are put
 // meanwhile may be in it or not.
 func snapshotData(records *journal.Journal, content *blobs.Store) backup.Snapshot {
-	return mqttserver.SnapshotStores(records, func() ([]backup.Source, func(), error) { return nil, content.Hold(), nil })
+	return mqttserver.SnapshotStores(records, func() ([]backup.Source, func(), error) {
+		if content == nil { // of a hub that stands by, which removes none
+			return nil, func() {}, nil
+		}
+		return nil, content.Hold(), nil
+	})
 }
 
 func surveyData(dir string) []backup.DataPart {

@@ -10,10 +10,12 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"math/rand/v2"
 	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -44,6 +46,10 @@ type sharedLog struct {
 	engine *jetstream.Log
 	name   string
 	peers  *peers
+	teller hubTeller
+
+	version  string
+	instance uint64 // of this process
 
 	standing atomic.Pointer[cluster.Member] // member, for who asks the hub while it begins to stand by
 }
@@ -72,7 +78,7 @@ func openRecords(ctx context.Context, o Options, m metrics.Registry, committed f
 	if err != nil {
 		return nil, nil, err
 	}
-	s := &sharedLog{cfg: o.Config.Store.NATS, log: o.Log, name: hubName(o.Config.Store.NATS)}
+	s := &sharedLog{cfg: o.Config.Store.NATS, log: o.Log, name: hubName(o.Config.Store.NATS), version: o.Version, instance: rand.Uint64()}
 	if s.peers, err = openPeers(o, key, s.name); err != nil {
 		return nil, nil, err
 	}
@@ -112,6 +118,8 @@ func engineOptions(c configs.HubNATS, log zerolog.Logger) (o jetstream.Options, 
 // own stands by until this hub owns the log.
 func (s *sharedLog) own(ctx context.Context, o Options, key sealed.Key, m metrics.Registry, committed func(time.Duration, int, error)) (*journal.Journal, error) {
 	eo, err := engineOptions(s.cfg, s.log)
+	eo.Told = s.teller.hear
+	s.teller.self, s.teller.send = s.self, func(text []byte) { s.engine.Tell(text) }
 	if err == nil {
 		s.engine, err = jetstream.Open(ctx, eo)
 	}
@@ -125,6 +133,7 @@ func (s *sharedLog) own(ctx context.Context, o Options, key sealed.Key, m metric
 		return nil, err
 	}
 	s.member = cluster.New(cluster.Options{Log: s.engine, Key: key, Name: s.name, Address: s.peers.address, Silence: s.cfg.Silence, Lost: o.Lost, MayTake: s.check, Logger: s.log})
+	s.teller.check = s.member.MayTake
 	s.standing.Store(s.member)
 	s.peers.start(ctx, s.member)
 	s.register(m)
@@ -138,10 +147,14 @@ func (s *sharedLog) own(ctx context.Context, o Options, key sealed.Key, m metric
 	if err != nil {
 		return nil, err
 	}
-	telling, stop := context.WithCancel(ctx)
-	defer stop()
-	go s.tell(telling)
-	if err := s.member.Stand(ctx, records); err != nil {
+	standing, stop := context.WithCancel(ctx)
+	var work sync.WaitGroup
+	work.Go(func() { s.teller.run(standing) })
+	work.Go(func() { _ = s.socket(o.Config.Data.Dir, snapshotData(records, nil), nil, s.log).Run(standing) }) // it is logged
+	err = s.member.Stand(ctx, records)
+	stop()
+	work.Wait()
+	if err != nil {
 		return nil, errors.Join(err, records.Close())
 	}
 	return records, nil
@@ -156,21 +169,8 @@ func (s *sharedLog) check(ctx context.Context) error {
 
 const (
 	checkTime = time.Second
-	tellEvery = 10 * time.Second
 	trimSlack = 1000 // frames that are kept in any case
 )
-
-// tell tells the other hubs how far this one is.
-func (s *sharedLog) tell(ctx context.Context) {
-	for {
-		s.engine.Tell(s.name, s.member.At())
-		select {
-		case <-ctx.Done():
-			return
-		case <-time.After(tellEvery):
-		}
-	}
-}
 
 // run says how far this hub is, and gives up frames that all have, until ctx ends.
 func (s *sharedLog) run(ctx context.Context) error {
@@ -178,7 +178,7 @@ func (s *sharedLog) run(ctx context.Context) error {
 		<-ctx.Done()
 		return nil
 	}
-	go s.tell(ctx)
+	go s.teller.run(ctx)
 	tick := time.NewTicker(time.Minute)
 	defer tick.Stop()
 	past := pastPositions{keep: s.cfg.Keep}
@@ -187,7 +187,7 @@ func (s *sharedLog) run(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		case now := <-tick.C:
-			if before := past.trimmable(now, s.member.At(), s.others()); before > 0 {
+			if before := past.trimmable(now, s.member.At(), s.others(now)); before > 0 {
 				if err := s.engine.Trim(before); err != nil {
 					s.log.Warn().Err(err).Msg("the log could not be trimmed; trying again in a minute")
 				}
@@ -196,10 +196,9 @@ func (s *sharedLog) run(ctx context.Context) error {
 	}
 }
 
-func (s *sharedLog) others() map[string]jetstream.Reader {
-	all := s.engine.Readers()
-	delete(all, s.name)
-	return all
+// others are the other hubs that were heard.
+func (s *sharedLog) others(now time.Time) []cluster.HeardHub {
+	return slices.DeleteFunc(s.teller.hubs.List(now), func(h cluster.HeardHub) bool { return h.Name == s.name })
 }
 
 // pastPositions are where the log ended, a minute each.
@@ -212,7 +211,7 @@ type pastPositions struct {
 }
 
 // trimmable is the position before which frames are old, and are had by each hub that was heard since; 0: there is none, or no other hub.
-func (p *pastPositions) trimmable(now time.Time, at ordered.Position, others map[string]jetstream.Reader) (before ordered.Position) {
+func (p *pastPositions) trimmable(now time.Time, at ordered.Position, others []cluster.HeardHub) (before ordered.Position) {
 	p.list = append(p.list, struct {
 		when time.Time
 		at   ordered.Position
@@ -300,7 +299,9 @@ func (s *sharedLog) guard(h http.Handler) http.Handler {
 }
 
 // alwaysServed are paths that say how a hub is.
-var alwaysServed = []string{"/livez", "/readyz", "/healthz", "/metrics", "/version"}
+var alwaysServed = []string{"/livez", "/readyz", "/healthz", "/metrics", "/version", clusterPath}
+
+const clusterPath = "/cluster"
 
 func refuse(w http.ResponseWriter, why string) {
 	w.Header().Set("Retry-After", "1")
@@ -319,6 +320,13 @@ func (s *sharedLog) standByPage(o Options, m metrics.Registry) (*httpserver.Serv
 	mux.HandleFunc("GET /livez", alive)
 	mux.HandleFunc("GET /healthz", alive)
 	mux.Handle("GET /metrics", m.Handler())
+	mux.HandleFunc("GET "+clusterPath, func(w http.ResponseWriter, r *http.Request) {
+		if s.standing.Load() == nil {
+			refuse(w, "this hub is about to start")
+			return
+		}
+		s.serveStatus().ServeHTTP(w, r)
+	})
 	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
 		owner := "nobody yet"
 		if m := s.standing.Load(); m != nil {

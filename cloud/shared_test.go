@@ -13,38 +13,38 @@ import (
 
 	"github.com/edgebus/edgebus/broker/daemon"
 	"github.com/edgebus/edgebus/broker/ordered"
-	"github.com/edgebus/edgebus/cloud/jetstream"
+	"github.com/edgebus/edgebus/cloud/cluster"
 )
 
 // Frames are given up when they are old, and each hub that was heard lately has them.
 func TestFramesAreTrimmedWhenTheyAreOldAndAllHaveThem(t *testing.T) {
 	now := time.Now()
 	p := pastPositions{keep: time.Hour}
-	trim := func(minutes int, at ordered.Position, others map[string]jetstream.Reader) ordered.Position {
+	trim := func(minutes int, at ordered.Position, others ...cluster.HeardHub) ordered.Position {
 		return p.trimmable(now.Add(time.Duration(minutes)*time.Minute), at, others)
 	}
-	heard := func(minutes int, at ordered.Position) jetstream.Reader {
-		return jetstream.Reader{At: at, When: now.Add(time.Duration(minutes) * time.Minute)}
+	heard := func(minutes int, at ordered.Position) cluster.HeardHub {
+		return cluster.HeardHub{Hub: cluster.Hub{At: at}, When: now.Add(time.Duration(minutes) * time.Minute)}
 	}
-	require.Zero(t, trim(0, 10_000, map[string]jetstream.Reader{"b": heard(0, 10_000)}))
-	require.Zero(t, trim(30, 20_000, map[string]jetstream.Reader{"b": heard(30, 20_000)}), "nothing is an hour old")
-	require.Zero(t, trim(60, 30_000, nil), "nobody else has it")
-	require.Zero(t, trim(61, 30_000, map[string]jetstream.Reader{"b": heard(0, 30_000)}), "nobody else was heard within an hour")
-	require.EqualValues(t, 10_000-trimSlack, trim(62, 30_000, map[string]jetstream.Reader{"b": heard(62, 30_000)}))
-	require.EqualValues(t, 15_000-trimSlack, trim(95, 40_000, map[string]jetstream.Reader{"b": heard(95, 40_000), "c": heard(90, 15_000)}), "one is behind")
-	require.EqualValues(t, 20_000-trimSlack, trim(96, 40_000, map[string]jetstream.Reader{"b": heard(96, 40_000), "c": heard(1, 100)}), "one is away for longer than frames are kept")
+	require.Zero(t, trim(0, 10_000, heard(0, 10_000)))
+	require.Zero(t, trim(30, 20_000, heard(30, 20_000)), "nothing is an hour old")
+	require.Zero(t, trim(60, 30_000), "nobody else has it")
+	require.Zero(t, trim(61, 30_000, heard(0, 30_000)), "nobody else was heard within an hour")
+	require.EqualValues(t, 10_000-trimSlack, trim(62, 30_000, heard(62, 30_000)))
+	require.EqualValues(t, 15_000-trimSlack, trim(95, 40_000, heard(95, 40_000), heard(90, 15_000)), "one is behind")
+	require.EqualValues(t, 20_000-trimSlack, trim(96, 40_000, heard(96, 40_000), heard(1, 100)), "one is away for longer than frames are kept")
 }
 
 func TestTheCommandsOfAClusterSayWhatTheyDo(t *testing.T) {
-	for _, args := range [][]string{{"cluster", "--help"}, {"cluster", "init", "--help"}, {"cluster", "join", "-h"}} {
+	for want, args := range map[string][]string{"status": {"cluster", "--help"}, "init": {"cluster", "init", "--help"}, "join BACKUP": {"cluster", "join", "-h"}} {
 		var said, wrong bytes.Buffer
 		require.Zero(t, Main(args, &said, &wrong), args)
-		require.Contains(t, said.String(), "cloudhub cluster join BACKUP", args)
+		require.Contains(t, said.String(), "cloudhub cluster "+want, args)
 		require.Empty(t, wrong.String(), args)
 	}
 	var said, wrong bytes.Buffer
 	require.Equal(t, 2, Main([]string{"cluster"}, &said, &wrong))
-	require.Contains(t, wrong.String(), "say init")
+	require.Contains(t, wrong.String(), "say one of init, join")
 }
 
 // A hub that stands by starts when it takes over, and collects garbage as rarely as any that starts.

@@ -335,7 +335,7 @@ func (a access) mayRead(path string) bool {
 		return a.follows
 	case one:
 		return a.reads && a.hasNode(node)
-	case path == "/metrics" || path == "/links" || path == "/alerts":
+	case path == "/metrics" || path == "/links" || path == "/alerts" || path == "/cluster":
 		return a.readsShared
 	}
 	return true

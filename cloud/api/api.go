@@ -101,6 +101,8 @@ type PageOptions struct {
 	Alerts http.Handler
 	// Audit has the newest entries of the audit log, for operators of all nodes; nil: there is none.
 	Audit func(most int, words []string) ([]json.RawMessage, error)
+	// Cluster serves /cluster: how the hubs are that have a log in common; nil: there is one hub.
+	Cluster http.Handler
 	// Diagnose serves /doctor/{node}: what edgebus doctor says of a node, by what the hub knows; nil: nobody can say.
 	Diagnose func(ctx context.Context, node string) (any, error)
 }
@@ -219,6 +221,9 @@ func (s *server) routes() http.Handler {
 	if s.Links != nil {
 		mux.Handle("GET /links", authorizePath(s.handle(s.links)))
 		mux.Handle("GET /links/{node}", authorizePath(s.handle(s.links)))
+	}
+	if s.Page.Cluster != nil {
+		mux.Handle("GET /cluster", authorizePath(s.Page.Cluster))
 	}
 	if s.Page.Diagnose != nil {
 		mux.Handle("GET /doctor/{node}", authorizePath(s.handle(func(w http.ResponseWriter, r *http.Request) error {

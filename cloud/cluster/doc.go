@@ -13,6 +13,7 @@
 //	frame.go    what is in a frame
 //	member.go   Member: it owns the log or stands by; how it appends
 //	standby.go  how it follows the log, and takes it
+//	hubs.go     what hubs tell each other of themselves
 //	clock_*.go  the clock
 //
 // # Where to add

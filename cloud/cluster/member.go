@@ -157,6 +157,14 @@ func (m *Member) noteOwner(name, address string, epoch uint64) bool {
 	return true
 }
 
+// MayTake says why this hub may not own the log as things are.
+func (m *Member) MayTake(ctx context.Context) error {
+	if m.o.MayTake == nil {
+		return nil
+	}
+	return m.o.MayTake(ctx)
+}
+
 // Silent is for how long nothing was read or appended.
 func (m *Member) Silent() time.Duration { return m.o.Clock() - time.Duration(m.heard.Load()) }
 

@@ -208,10 +208,8 @@ func (s *standbyRun) take() (took bool, err error) {
 // isBarred asks whether this hub may own the log, and logs why not, once for each reason.
 func (s *standbyRun) isBarred() bool {
 	why := ""
-	if ask := s.m.o.MayTake; ask != nil {
-		if err := ask(s.m.ctx); err != nil {
-			why = err.Error()
-		}
+	if err := s.m.MayTake(s.m.ctx); err != nil {
+		why = err.Error()
 	}
 	if why != "" && why != s.barred {
 		s.m.o.Logger.Error().Str("why", why).Msg("nobody owns the log, and this hub can't: it stands by until that is mended")

@@ -3,8 +3,6 @@
 package jetstream
 
 import (
-	"fmt"
-	"strings"
 	"testing"
 	"time"
 
@@ -15,7 +13,7 @@ import (
 func newTestLog() *Log {
 	o := Options{}
 	o.setDefaults()
-	return &Log{o: o, has: make(map[string]Reader)}
+	return &Log{o: o}
 }
 
 // Whoever may publish on the servers can tell of a frame that never comes: readers don't ask for it again and again for ever.
@@ -32,17 +30,4 @@ func TestAFrameThatNeverComesIsAskedForSeldom(t *testing.T) {
 	began = time.Now()
 	require.NoError(t, r.wait(t.Context()))
 	require.Less(t, time.Since(began), l.o.Poll, "one that was told of is")
-}
-
-func TestReadersThatNobodyKnowsFillNoMemory(t *testing.T) {
-	l := newTestLog()
-	say := func(name string) { l.heard(&nats.Msg{Data: fmt.Appendf(nil, `{"name":%q,"at":1}`, name)}) }
-	for i := range 3 * maxReaders {
-		say(fmt.Sprint("forged-", i))
-		say("hub")
-	}
-	say(strings.Repeat("x", 1<<20))
-	require.LessOrEqual(t, len(l.Readers()), maxReaders)
-	require.Contains(t, l.Readers(), "hub")
-	require.Contains(t, l.Readers(), fmt.Sprint("forged-", 3*maxReaders-1))
 }

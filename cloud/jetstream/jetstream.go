@@ -17,7 +17,6 @@ import (
 	"errors"
 	"fmt"
 	"iter"
-	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -44,6 +43,7 @@ type Options struct {
 	// telling the end that it knew. 40 s.
 	Back time.Duration
 	Poll time.Duration // how often who waits for frames asks for them, if nobody tells of them; 250 ms
+	Told func([]byte)  // is called with what somebody tells; it must not block. Nil: nobody listens
 	Log  zerolog.Logger
 }
 
@@ -71,13 +71,6 @@ type Log struct {
 	mu    sync.Mutex
 	told  uint64        // the highest position that an owner told of
 	grown chan struct{} // closed when it rises; nil: nobody waits
-	has   map[string]Reader
-}
-
-// Reader is who reads the log, as it told itself.
-type Reader struct {
-	At   ordered.Position // up to where it has all that is in the log
-	When time.Time        // when it told so
 }
 
 var _ ordered.Log = (*Log)(nil)
@@ -87,7 +80,7 @@ func (o *Options) subject() string { return "edgebus.log." + o.Stream }
 // hints is the subject on which who has appended says so. A lost one costs a poll.
 func (o *Options) hints() string { return "edgebus.end." + o.Stream }
 
-// readers is the subject on which who reads the log says how far it is.
+// readers is the subject on which who reads the log tells the others of itself.
 func (o *Options) readers() string { return "edgebus.at." + o.Stream }
 
 func (o *Options) connect(ctx context.Context) (*nats.Conn, error) {
@@ -131,10 +124,10 @@ func Open(ctx context.Context, o Options) (*Log, error) {
 	if err != nil {
 		return nil, err
 	}
-	l := &Log{o: o, conn: conn, has: make(map[string]Reader)}
+	l := &Log{o: o, conn: conn}
 	_, err = conn.Subscribe(o.hints(), l.hint)
-	if err == nil {
-		_, err = conn.Subscribe(o.readers(), l.heard)
+	if err == nil && o.Told != nil {
+		_, err = conn.Subscribe(o.readers(), func(m *nats.Msg) { o.Told(m.Data) })
 	}
 	if err == nil {
 		err = l.open(ctx)
@@ -152,45 +145,8 @@ func Open(ctx context.Context, o Options) (*Log, error) {
 // MinPayload is the least that servers must take as a message.
 const MinPayload = 600 << 10
 
-// Tell tells the others how far a hub is in the log.
-func (l *Log) Tell(name string, at ordered.Position) {
-	text, _ := json.Marshal(map[string]any{"name": name, "at": at})
-	_ = l.conn.Publish(l.o.readers(), text) // it is told again
-}
-
-func (l *Log) heard(m *nats.Msg) {
-	var said struct {
-		Name string           `json:"name"`
-		At   ordered.Position `json:"at"`
-	}
-	if json.Unmarshal(m.Data, &said) != nil || said.Name == "" || len(said.Name) > maxReaderName {
-		return
-	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if _, known := l.has[said.Name]; !known && len(l.has) >= maxReaders {
-		longest, since := "", time.Now()
-		for name, r := range l.has {
-			if r.When.Before(since) {
-				longest, since = name, r.When
-			}
-		}
-		delete(l.has, longest)
-	}
-	l.has[said.Name] = Reader{said.At, time.Now()}
-}
-
-const (
-	maxReaders    = 1000 // the one that was heard least lately is forgotten then
-	maxReaderName = 1000
-)
-
-// Readers are those who have told how far they are.
-func (l *Log) Readers() map[string]Reader {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return maps.Clone(l.has)
-}
+// Tell tells something to all who have this log open and listen, this one included. It may be lost.
+func (l *Log) Tell(text []byte) { _ = l.conn.Publish(l.o.readers(), text) }
 
 // Check asks whether the stream is as it must be. That it doesn't answer is no error.
 func (l *Log) Check(ctx context.Context) error {

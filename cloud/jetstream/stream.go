@@ -107,6 +107,7 @@ type streamInfo struct {
 		Last  uint64 `json:"last_seq"`
 		Bytes uint64 `json:"bytes"`
 	} `json:"state"`
+	Cluster clusterInfo `json:"cluster"`
 }
 
 // floor is the position before the first frame.

@@ -38,6 +38,7 @@
 //	join.go            tokens, and the messages by which a node joins
 //	decommission.go    the notice that ends a node
 //	links.go           the state of links and sessions, as doctor shows it
+//	cluster.go         the state of several hubs that have a log in common
 //	blob.go            digests, and requests for blobs
 //	event.go           Event
 //	lease.go           Lease

@@ -51,7 +51,7 @@ func (l *commandLine) running(w io.Writer, used *datadir.InUse) error {
 	res, err := client.Do(req)
 	switch {
 	case errors.Is(err, os.ErrNotExist), errors.Is(err, syscall.ECONNREFUSED):
-		return fmt.Errorf("%s gives no backup (it may be about to start or to end: try again; a hub that stands by gives none: ask the one that serves). %w", used.Holder, used)
+		return fmt.Errorf("%s gives no backup (it may be about to start or to end: try again). %w", used.Holder, used)
 	case err != nil:
 		return fmt.Errorf("%s gives no backup: %w", used.Holder, err)
 	}
@@ -113,6 +113,7 @@ type Server struct {
 	rotate   RotateKey
 	log      zerolog.Logger
 	state    http.Handler // nil: the program does not tell its state here
+	also     map[string]http.HandlerFunc
 	listener net.Listener // nil: it could not be bound
 	busy     sync.Mutex   // held while a backup is made or the key is rotated: a backup has the key of what is in it
 }
@@ -152,6 +153,26 @@ func (s *Server) State(state func() (report any, ready error)) {
 	})
 }
 
+// Handle has something else served at the socket: pattern is one of http.ServeMux. It is called before Run.
+func (s *Server) Handle(pattern string, h http.HandlerFunc) {
+	if s.also == nil {
+		s.also = make(map[string]http.HandlerFunc)
+	}
+	s.also[pattern] = h
+}
+
+// AskRunning asks the program that uses a directory, at its socket.
+func AskRunning(ctx context.Context, dir, method, path string) (*http.Response, error) {
+	r, err := http.NewRequestWithContext(ctx, method, "http://edgebus"+path, nil)
+	if err != nil {
+		return nil, err
+	}
+	dial := func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return new(net.Dialer).DialContext(ctx, "unix", filepath.Join(dir, SocketName))
+	}
+	return (&http.Client{Transport: &http.Transport{DialContext: dial, DisableKeepAlives: true}}).Do(r)
+}
+
 // Run serves until ctx ends, which interrupts a backup in progress.
 func (s *Server) Run(ctx context.Context) error {
 	if s.listener == nil {
@@ -162,6 +183,9 @@ func (s *Server) Run(ctx context.Context) error {
 	mux.HandleFunc("GET /backup", s.serve)
 	if s.state != nil {
 		mux.Handle("GET /state", s.state)
+	}
+	for pattern, h := range s.also {
+		mux.HandleFunc(pattern, h)
 	}
 	if s.rotate != nil {
 		mux.HandleFunc("POST /rotate-key", func(w http.ResponseWriter, _ *http.Request) { s.serveRotation(ctx, w) })

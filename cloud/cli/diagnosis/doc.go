@@ -11,6 +11,7 @@
 //	diagnose.go   check, the lists of checks, and what the findings come to: of one node, or of all
 //	finding.go    findings, and how they are printed
 //	check_*.go    a check each
+//	cluster.go    several hubs that have a log in common
 //
 // # Where to add
 //

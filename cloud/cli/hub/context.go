@@ -13,7 +13,7 @@ import (
 
 // Commands are those for a hub.
 func Commands() []*cobra.Command {
-	return []*cobra.Command{newContext(), newKubeconfig(), newLogin(), newToken(), newSession(), newUser(), newPasswd(), newCheck(), newBackup(), newRestore(), newFollow(), newTakeover()}
+	return []*cobra.Command{newContext(), newKubeconfig(), newLogin(), newToken(), newSession(), newUser(), newPasswd(), newCheck(), newBackup(), newRestore(), newFollow(), newTakeover(), newCluster()}
 }
 
 func newContext() *cobra.Command {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package hub has the commands for a hub itself: which one to ask and as whom (context, kubeconfig, login), who may ask it (token,
-// session, user, passwd), and its data (check, backup, restore, which work on a core's data as well; follow, takeover).
+// session, user, passwd), and its data (check, backup, restore, which work on a core's data as well; follow, takeover; cluster).
 //
 // It never opens a data directory: the program that the data belongs to does.
 //
@@ -14,6 +14,7 @@
 //	user.go      user: the users in the hub's settings
 //	data.go      check, backup, restore; passwd: hashes for auth.users
 //	follow.go    follow, takeover: a copy of a hub on another machine
+//	cluster.go   cluster: several hubs that have a log in common
 //
 // # Where to add
 //

@@ -1,0 +1,160 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cloud
+
+import (
+	"context"
+	"encoding/json"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"github.com/edgebus/edgebus/broker/daemon/backup"
+	"github.com/edgebus/edgebus/cloud/cli/diagnosis"
+	"github.com/edgebus/edgebus/cloud/cluster"
+	"github.com/edgebus/edgebus/topics/resource"
+)
+
+const (
+	tellEvery = 2 * time.Second
+	awayAfter = 10 * time.Second // without a word a hub is away
+	askPause  = 100 * time.Millisecond
+
+	checkTells = 5 // after as many it is looked anew whether this hub may own the log
+)
+
+// hubTeller has hubs tell each other of themselves.
+type hubTeller struct {
+	self  func() cluster.Hub
+	send  func([]byte)
+	check func(context.Context) error // why this hub may not own the log
+	hubs  cluster.Hubs
+
+	mu     sync.Mutex
+	latest time.Time
+	barred string
+}
+
+// hear takes what a hub has told.
+func (t *hubTeller) hear(text []byte) {
+	now := time.Now()
+	if !t.hubs.Hear(text, now) {
+		return
+	}
+	t.mu.Lock()
+	due := now.Sub(t.latest) >= askPause
+	t.mu.Unlock()
+	if due {
+		t.tell(false)
+	}
+}
+
+// tell tells the others of this hub. asks has them tell of themselves.
+func (t *hubTeller) tell(asks bool) {
+	t.mu.Lock()
+	t.latest = time.Now()
+	barred := t.barred
+	t.mu.Unlock()
+	hub := t.self()
+	if hub.Asks = asks; !hub.Owns {
+		hub.Barred = barred
+	}
+	text, err := json.Marshal(hub)
+	if err == nil {
+		t.send(text)
+	}
+}
+
+// run tells until ctx ends.
+func (t *hubTeller) run(ctx context.Context) {
+	tick := time.NewTicker(tellEvery)
+	defer tick.Stop()
+	t.tell(true)
+	for n := 0; ; n++ {
+		if n%checkTells == 0 {
+			why := ""
+			if err := t.check(ctx); err != nil {
+				why = err.Error()
+			}
+			t.mu.Lock()
+			t.barred = why
+			t.mu.Unlock()
+		}
+		t.tell(false)
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+	}
+}
+
+// self is what this hub tells of itself.
+func (s *sharedLog) self() cluster.Hub {
+	h := cluster.Hub{Name: s.name, Instance: s.instance, Version: s.version, Clock: time.Now()}
+	if m := s.standing.Load(); m != nil {
+		h.At, h.Owns = m.At(), m.Owns()
+	}
+	return h
+}
+
+// status is how the cluster is, as far as this hub knows.
+func (s *sharedLog) status(ctx context.Context) resource.ClusterStatus {
+	now := time.Now()
+	st := resource.ClusterStatus{Hub: s.name, Now: resource.FormatTime(now), Hubs: []resource.ClusterHub{}}
+	if m := s.standing.Load(); m != nil {
+		st.Owner, st.Silent = m.Owner(), m.Silent().Seconds()
+		st.Owned = m.Owns() || st.Owner != "" && st.Silent < s.cfg.Silence.Seconds()
+	}
+	for _, h := range s.teller.hubs.List(now) {
+		st.Hubs = append(st.Hubs, s.describe(h, st.Owner, now))
+	}
+	ctx, stop := context.WithTimeout(ctx, 2*time.Second)
+	defer stop()
+	st.Engine = s.engine.Status(ctx)
+	return st
+}
+
+func (s *sharedLog) describe(h cluster.HeardHub, owner string, now time.Time) resource.ClusterHub {
+	frames, since := s.teller.hubs.Behind(h.At, now)
+	c := resource.ClusterHub{
+		Name: h.Name, Role: resource.RoleStandby, Version: h.Version, Records: h.Records, Position: uint64(h.At), BehindFrames: frames, BehindSeconds: since.Seconds(),
+		Clock: h.Clock.Sub(h.When).Round(10 * time.Millisecond).Seconds(), Heard: now.Sub(h.When).Seconds(), Barred: h.Barred, Twice: now.Sub(h.Twice) < time.Minute,
+	}
+	switch {
+	case now.Sub(h.When) > awayAfter:
+		c.Role = resource.RoleAway
+	case h.Owns || h.Name == owner && owner == s.name:
+		c.Role, c.BehindFrames, c.BehindSeconds = resource.RoleOwner, 0, 0 // others have told later
+	case h.Drained:
+		c.Role = resource.RoleDrained
+	}
+	return c
+}
+
+// diagnose is status with what is wrong.
+func (s *sharedLog) diagnose(ctx context.Context) diagnosis.ClusterDiagnosis {
+	return diagnosis.DiagnoseCluster(s.status(ctx))
+}
+
+// serveStatus serves the status over HTTP; nil: there is no cluster.
+func (s *sharedLog) serveStatus() http.Handler {
+	if s == nil {
+		return nil
+	}
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		_ = json.NewEncoder(w).Encode(s.diagnose(r.Context())) // the client may have gone
+	})
+}
+
+// socket is where who may read the data directory asks this hub, also while it stands by.
+func (s *sharedLog) socket(dir string, snapshot backup.Snapshot, rotate backup.RotateKey, log zerolog.Logger) *backup.Server {
+	server := dataProgram().Listen(dir, snapshot, rotate, log)
+	if s != nil {
+		server.Handle("GET "+clusterPath, s.serveStatus().ServeHTTP)
+	}
+	return server
+}
