@@ -108,7 +108,7 @@ lint: $(TOOLS)/golangci-lint $(TOOLS)/govulncheck $(TOOLS)/helm ## check style, 
 	@$(STAGE) govulncheck scripts/vulncheck.sh $(TOOLS)/govulncheck
 
 .PHONY: bench
-bench: needs-bench build ## measure the bus beside its physical limits, into docs/benchmarks.md
+bench: needs-bench $(TOOLS)/nats-server build ## measure the bus beside its physical limits, into docs/benchmarks.md
 	@$(STAGE) bench go run -tags testprogram,grpcnotrace ./test/bench -t $(BENCHTIME) -o docs/benchmarks.md
 
 .PHONY: microbench

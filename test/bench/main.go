@@ -23,6 +23,7 @@ func main() {
 	nodes := flag.Int("nodes", 10_000, "how many nodes the fleet has whose template is changed")
 	devices := flag.Int("devices", 100_000, "how many Devices a hub has that is started, listed and patched: a million are made by hand")
 	past := flag.Duration("past", 2*time.Minute, "how long a node reports, or many do, whose past is compared with the hub's")
+	failovers := flag.Int("failovers", 50, "how often each kind of kill is done to three hubs")
 	bin := flag.String("bin", "bin", "directory of the programs whose footprint is measured")
 	name := flag.String("flood", "", "be this flood or attack, on the target given as JSON: how the benchmark starts one")
 	flag.Parse()
@@ -34,7 +35,7 @@ func main() {
 		}
 		return
 	}
-	if err := runSections(*out, *only, benchRun{d: *seconds, rounds: *rounds, bin: *bin, chosen: *chosen, nodes: *nodes, past: *past}); err != nil {
+	if err := runSections(*out, *only, benchRun{d: *seconds, rounds: *rounds, bin: *bin, chosen: *chosen, nodes: *nodes, past: *past, failovers: *failovers}); err != nil {
 		fmt.Fprintln(os.Stderr, "bench:", err)
 		os.Exit(1)
 	}
@@ -48,7 +49,10 @@ type benchRun struct {
 	chosen string
 	nodes  int
 	past   time.Duration
-	w      io.Writer
+
+	failovers int // of each kind
+
+	w io.Writer
 }
 
 type benchSection struct {
@@ -71,6 +75,7 @@ var benchSections = []benchSection{
 	{"A hundred thousand Devices", measureObjects},
 	{"Reconnect", measureReconnect},
 	{"A fleet", measureRollouts},
+	{"Three hubs", measureThreeHubs},
 	{"The cloud away", measureCloudAway},
 	{"Streams", measureStreams},
 	{"Polls", measurePolls},

@@ -17,6 +17,7 @@ import (
 const (
 	offlineWindow = 256
 	offlineTopic  = "plant/hall/1/temperature"
+	offlineClient = "away"
 )
 
 // measureOffline measures publishes of QoS 1 that a durable session is owed whose client is away: each is on disk before
@@ -69,10 +70,14 @@ func offlineRate(d time.Duration, start func() (*benchProcess, error)) (float64,
 		return 0, err
 	}
 	defer broker.stop()
-	if err := leaveSession(broker.addr); err != nil {
+	return offlineRateAt(d, broker.addr)
+}
+
+func offlineRateAt(d time.Duration, addr string) (float64, error) {
+	if err := leaveSession(addr); err != nil {
 		return 0, err
 	}
-	p, err := newPump(broker.addr)
+	p, err := newPump(addr)
 	if err != nil {
 		return 0, err
 	}
@@ -92,7 +97,7 @@ func leaveSession(addr string) error {
 	body := appendText(nil, "MQTT")
 	body = append(body, mqttVersion, 0, 0, 0)                                                  // the session goes on; no keep-alive
 	body = binary.BigEndian.AppendUint32(append(body, 5, 0x11), uint32(time.Hour/time.Second)) // session expiry
-	answer, err := exchangePacket(c, encodePacket(0x10, appendText(body, "away")))
+	answer, err := exchangePacket(c, encodePacket(0x10, appendText(body, offlineClient)))
 	if err != nil || answer[0] != 0x20 || answer[3] != 0 {
 		return fmt.Errorf("not connected: % x: %w", answer, err)
 	}

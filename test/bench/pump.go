@@ -68,8 +68,10 @@ func (p *pump) flush() error {
 }
 
 // acknowledged waits for an acknowledgement, and counts all that came with it.
-func (p *pump) acknowledged() (n int, err error) {
-	if err := p.conn.SetReadDeadline(time.Now().Add(pumpTimeout)); err != nil {
+func (p *pump) acknowledged() (n int, err error) { return p.acknowledgedWithin(pumpTimeout) }
+
+func (p *pump) acknowledgedWithin(most time.Duration) (n int, err error) {
+	if err := p.conn.SetReadDeadline(time.Now().Add(most)); err != nil {
 		return 0, err
 	}
 	for n == 0 || p.in.Buffered() > 0 {

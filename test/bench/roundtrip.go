@@ -78,13 +78,20 @@ func measureTrips(b benchRun) ([]time.Duration, error) {
 		return nil, err
 	}
 	defer hub.stop()
-	if err := postObject(web, "devicemodels", benchModel(1)); err != nil {
-		return nil, err
+	return tripsAt(b, hub.addr, web, true)
+}
+
+// tripsAt measures trips over a hub that runs. create: it has no Device yet.
+func tripsAt(b benchRun, addr, web string, create bool) ([]time.Duration, error) {
+	if create {
+		if err := postObject(web, "devicemodels", benchModel(1)); err != nil {
+			return nil, err
+		}
+		if err := postObject(web, "devices", benchDevice(0)); err != nil {
+			return nil, err
+		}
 	}
-	if err := postObject(web, "devices", benchDevice(0)); err != nil {
-		return nil, err
-	}
-	core, err := startProgram(filepath.Join(b.bin, "edgecore"), "", "--node-name", "n1", "--link-server", "mqtt://"+hub.addr)
+	core, err := startProgram(filepath.Join(b.bin, "edgecore"), "", "--node-name", "n1", "--link-server", "mqtt://"+addr)
 	if err != nil {
 		return nil, err
 	}
@@ -104,7 +111,7 @@ func measureTrips(b benchRun) ([]time.Duration, error) {
 	}
 	defer mapper.stop()
 	arrived := make(chan string, 16)
-	app, err := connectClient(hub.addr, "app", func(o *client.Options) {
+	app, err := connectClient(addr, "app", func(o *client.Options) {
 		o.Subscriptions = []client.Subscription{{Filter: reported, QoS: 1}}
 		o.OnMessage = func(m client.Message) { arrived <- string(m.Payload) }
 	})

@@ -28,6 +28,20 @@ func dialWith(addr, id, user, password string) (net.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
+	return c, connectOver(c, id, user, password, answerTimeout)
+}
+
+// dialWithin is dialClient for who tries a hub that may be gone.
+func dialWithin(addr, id string, most time.Duration) (net.Conn, error) {
+	c, err := net.DialTimeout("tcp", addr, most)
+	if err != nil {
+		return nil, err
+	}
+	return c, connectOver(c, id, "", "", most)
+}
+
+// connectOver connects, or closes the connection.
+func connectOver(c net.Conn, id, user, password string, most time.Duration) error {
 	body := appendText(nil, "MQTT")
 	flags := byte(0x02) // clean start
 	if user != "" {
@@ -45,14 +59,14 @@ func dialWith(addr, id, user, password string) (net.Conn, error) {
 	if password != "" {
 		body = appendText(body, password)
 	}
-	answer, err := exchangePacket(c, encodePacket(0x10, body))
+	answer, err := exchangeWithin(c, encodePacket(0x10, body), most)
 	if err == nil && (answer[0] != 0x20 || answer[3] != 0) {
 		err = fmt.Errorf("not connected: % x", answer)
 	}
 	if err != nil {
-		return nil, errors.Join(err, c.Close())
+		return errors.Join(err, c.Close())
 	}
-	return c, nil
+	return nil
 }
 
 func subscribeClient(c net.Conn, filter string, qos byte) error {
@@ -65,8 +79,12 @@ func subscribeClient(c net.Conn, filter string, qos byte) error {
 }
 
 // exchangePacket sends a packet and reads the answer, which is short.
-func exchangePacket(c net.Conn, p []byte) ([]byte, error) {
-	_ = c.SetDeadline(time.Now().Add(30 * time.Second))
+func exchangePacket(c net.Conn, p []byte) ([]byte, error) { return exchangeWithin(c, p, answerTimeout) }
+
+const answerTimeout = 30 * time.Second
+
+func exchangeWithin(c net.Conn, p []byte, most time.Duration) ([]byte, error) {
+	_ = c.SetDeadline(time.Now().Add(most))
 	defer c.SetDeadline(time.Time{}) //nolint:errcheck // a socket takes it
 	if _, err := c.Write(p); err != nil {
 		return nil, err

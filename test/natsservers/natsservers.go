@@ -113,6 +113,20 @@ func (s *Servers) Monitors() (all []string) {
 	return all
 }
 
+// Pids are the servers' processes; 0 for one that doesn't run.
+func (s *Servers) Pids() (all []int) {
+	for _, one := range s.each {
+		one.mu.Lock()
+		pid := 0
+		if one.cmd != nil {
+			pid = one.cmd.Process.Pid
+		}
+		one.mu.Unlock()
+		all = append(all, pid)
+	}
+	return all
+}
+
 // Restart starts a server that was killed.
 func (s *Servers) Restart(i int) {
 	one := s.each[i]

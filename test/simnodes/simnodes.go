@@ -36,8 +36,9 @@ func ApplyAtOnce(_ *Node, spec resource.RenderedSpec) (*resource.AgentReport, ti
 
 // Options are those of all nodes of a Set.
 type Options struct {
-	Hub   string // host:port
-	Agent Agent  // nil: the nodes report nothing
+	Hub   string   // host:port
+	More  []string // other addresses of the same hub, or of hubs that are one
+	Agent Agent    // nil: the nodes report nothing
 	// Keys are put into a node's map before it connects; nil: none.
 	Keys func(n *Node)
 	// Filter is what a node subscribes to besides its link, and Hear gets what comes of it; nil: nothing.
@@ -80,6 +81,13 @@ func Start(o Options, names ...string) (*Set, error) {
 	}
 	s.running.Go(func() { s.repeat(ctx) })
 	return s, nil
+}
+
+func (s *Set) servers() (all []string) {
+	for _, address := range append([]string{s.Hub}, s.More...) {
+		all = append(all, "mqtt://"+address)
+	}
+	return all
 }
 
 // RaiseFileLimit lets the process have so many files open.
@@ -162,7 +170,7 @@ func (n *Node) Connect() error {
 		filters = append(filters, client.Subscription{Filter: n.set.Filter(n)})
 	}
 	c, err := client.New(client.Options{
-		Servers: []string{"mqtt://" + n.set.Hub}, ClientID: "node/" + n.Name, User: "node/" + n.Name, CleanStart: true, Log: zerolog.Nop(),
+		Servers: n.set.servers(), ClientID: "node/" + n.Name, User: "node/" + n.Name, CleanStart: true, Log: zerolog.Nop(),
 		Subscriptions: filters,
 		OnConnect: func(context.Context, bool) error {
 			n.step(func() { n.heard = false; n.up.Connect(rand.Uint64()) })
