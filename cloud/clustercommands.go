@@ -220,11 +220,15 @@ func initCluster(ctx context.Context, cfg configs.Hub, log zerolog.Logger, out i
 	if err := sealed.NewKey().Write(file); err != nil && !errors.Is(err, fs.ErrExist) {
 		return err
 	}
-	eo, err := engineOptions(cfg.Store.NATS, log)
+	key, err := sealed.LoadKey(file)
 	if err != nil {
 		return err
 	}
-	if err := jetstream.CheckServers(ctx, http.DefaultClient, cfg.Store.NATS.Monitor); err != nil {
+	eo, err := engineOptions(cfg.Store.NATS, key, log)
+	if err != nil {
+		return err
+	}
+	if err := inspectServers(ctx, cfg.Store.NATS, eo, log); err != nil {
 		return err
 	}
 	id, err := jetstream.Create(ctx, eo)

@@ -5,7 +5,6 @@ package cloud
 import (
 	"cmp"
 	"context"
-	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
@@ -30,6 +29,7 @@ import (
 	"github.com/edgebus/edgebus/broker/ordered"
 	"github.com/edgebus/edgebus/broker/sealed"
 	"github.com/edgebus/edgebus/cloud/cluster"
+	"github.com/edgebus/edgebus/cloud/clusterca"
 	"github.com/edgebus/edgebus/cloud/enroll"
 	"github.com/edgebus/edgebus/cloud/jetstream"
 	"github.com/edgebus/edgebus/configs"
@@ -50,6 +50,15 @@ type sharedLog struct {
 
 	version  string
 	instance uint64 // of this process
+
+	options  jetstream.Options
+	client   *http.Client // of the servers' monitoring addresses
+	checking sync.Mutex
+	warned   []string // of the last check
+	open     []string // which servers let strangers write, as of asked
+	asked    time.Time
+	clocks   map[string]time.Duration
+	expires  time.Time // when the first of the servers' certificates ends; zero: none is known
 
 	standing atomic.Pointer[cluster.Member] // member, for who asks the hub while it begins to stand by
 }
@@ -105,23 +114,28 @@ func hubName(c configs.HubNATS) string {
 	return cmp.Or(c.Name, host, "hub")
 }
 
-func engineOptions(c configs.HubNATS, log zerolog.Logger) (o jetstream.Options, err error) {
-	o = jetstream.Options{Servers: c.Servers, Stream: c.Stream, Name: hubName(c), Credentials: c.Credentials, Replicas: c.Replicas, Log: log}
-	if c.TLS != (configs.TLSClient{}) {
-		var settings *tls.Config
-		settings, err = c.TLS.Config()
-		o.TLS = settings
+// engineOptions are how the log is opened. A server that asks for a certificate is shown one of the hubs' own authority, unless another is configured.
+func engineOptions(c configs.HubNATS, key sealed.Key, log zerolog.Logger) (jetstream.Options, error) {
+	o := jetstream.Options{Servers: c.Servers, Stream: c.Stream, Name: hubName(c), Credentials: c.Credentials, Replicas: c.Replicas, NeedTLS: c.TLS != (configs.TLSClient{}), Log: log}
+	settings, err := c.TLS.Config()
+	if err != nil {
+		return o, err
 	}
-	return o, err
+	authority, err := clusterca.New(key)
+	if err != nil {
+		return o, err
+	}
+	o.TLS = authority.Client(settings)
+	return o, nil
 }
 
 // own stands by until this hub owns the log.
 func (s *sharedLog) own(ctx context.Context, o Options, key sealed.Key, m metrics.Registry, committed func(time.Duration, int, error)) (*journal.Journal, error) {
-	eo, err := engineOptions(s.cfg, s.log)
-	eo.Told = s.teller.hear
-	s.teller.self, s.teller.send = s.self, func(text []byte) { s.engine.Tell(text) }
-	if err == nil {
-		s.engine, err = jetstream.Open(ctx, eo)
+	var err error
+	if s.options, err = engineOptions(s.cfg, key, s.log); err == nil {
+		s.client, s.options.Told = monitorClient(s.options), s.teller.hear
+		s.teller.self, s.teller.send = s.self, func(text []byte) { s.engine.Tell(text) }
+		s.engine, err = jetstream.Open(ctx, s.options)
 	}
 	if err != nil {
 		return nil, err
@@ -132,7 +146,7 @@ func (s *sharedLog) own(ctx context.Context, o Options, key sealed.Key, m metric
 	if err := s.check(ctx); err != nil {
 		return nil, err
 	}
-	s.member = cluster.New(cluster.Options{Log: s.engine, Key: key, Name: s.name, Address: s.peers.address, Silence: s.cfg.Silence, Lost: o.Lost, MayTake: s.check, Logger: s.log})
+	s.member = cluster.New(cluster.Options{Log: s.engine, Key: key, Name: s.name, Address: s.peers.address, Silence: s.cfg.Silence, Lost: o.Lost, MayTake: s.mayTake, Logger: s.log})
 	s.teller.check = s.member.MayTake
 	s.standing.Store(s.member)
 	s.peers.start(ctx, s.member)
@@ -160,15 +174,7 @@ func (s *sharedLog) own(ctx context.Context, o Options, key sealed.Key, m metric
 	return records, nil
 }
 
-// check asks the servers whether they keep what they acknowledge.
-func (s *sharedLog) check(ctx context.Context) error {
-	ctx, stop := context.WithTimeout(ctx, checkTime)
-	defer stop()
-	return errors.Join(s.engine.Check(ctx), jetstream.CheckServers(ctx, http.DefaultClient, s.cfg.Monitor))
-}
-
 const (
-	checkTime = time.Second
 	trimSlack = 1000 // frames that are kept in any case
 )
 
@@ -353,5 +359,6 @@ func (s *sharedLog) register(m metrics.Registry) {
 		return 0
 	})
 	gauge("position", "Up to where this hub has what is in the log.", func() float64 { return float64(s.member.At()) })
+	gauge("server_certificate_seconds", "For how long the certificates of the log's servers are valid, the first to end; 0 when none is known.", func() float64 { return s.certificateLeft().Seconds() })
 	gauge("silent_seconds", "For how long nothing was read of the log or appended to it.", func() float64 { return s.member.Silent().Seconds() })
 }

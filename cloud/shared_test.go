@@ -4,16 +4,21 @@ package cloud
 
 import (
 	"bytes"
+	"encoding/json"
 	"net"
 	"runtime/debug"
+	"strings"
 	"testing"
 	"time"
 
+	"github.com/rs/zerolog"
 	"github.com/stretchr/testify/require"
 
 	"github.com/edgebus/edgebus/broker/daemon"
 	"github.com/edgebus/edgebus/broker/ordered"
 	"github.com/edgebus/edgebus/cloud/cluster"
+	"github.com/edgebus/edgebus/cloud/jetstream"
+	"github.com/edgebus/edgebus/configs"
 )
 
 // Frames are given up when they are old, and each hub that was heard lately has them.
@@ -57,4 +62,49 @@ func TestGarbageIsCollectedMoreOftenOnceAHubServes(t *testing.T) {
 	require.Equal(t, 100, debug.SetGCPercent(100))
 	tidyMemory(daemon.Addresses{HTTP: listener, MQTT: listener})
 	require.Equal(t, gcPercent, debug.SetGCPercent(gcPercent))
+}
+
+// Servers that are fit for nothing but trying it out are refused elsewhere; what is only to be known is said once.
+func TestServersOfATrialAreTakenWithAWarning(t *testing.T) {
+	var said bytes.Buffer
+	here := configs.HubNATS{Servers: []string{"nats://127.0.0.1:4222", "tls://localhost:4223", "nats://[::1]:4224"}, Monitor: []string{"http://127.0.0.2:8222"}}
+	report := jetstream.Report{Weak: []string{"two are on one machine"}, Expires: time.Now().Add(20 * 24 * time.Hour)}
+	s := &sharedLog{cfg: here, log: zerolog.New(&said)}
+	require.NoError(t, s.judge(report))
+	require.NoError(t, s.judge(report))
+	require.Equal(t, 1, strings.Count(said.String(), "two are on one machine"))
+	require.Equal(t, 1, strings.Count(said.String(), "make new ones with `cloudhub cluster certificates`"))
+	require.InDelta(t, (20 * 24 * time.Hour).Seconds(), s.certificateLeft().Seconds(), 60)
+	report.Wrong = []string{"one doesn't sync"}
+	require.ErrorContains(t, s.judge(report), "one doesn't sync")
+
+	there := here
+	there.Servers = []string{"nats://127.0.0.1:4222", "nats://n2:4222"}
+	require.ErrorContains(t, (&sharedLog{cfg: there, log: zerolog.Nop()}).judge(report), "one doesn't sync; two are on one machine")
+	there.Trial = true
+	report.Wrong = nil
+	require.NoError(t, (&sharedLog{cfg: there, log: zerolog.Nop()}).judge(report))
+}
+
+// A hub that others tell of a clock or a name that is its own doesn't take the log.
+func TestAHubWithAWrongClockOrATakenNameTakesNoLog(t *testing.T) {
+	tell := func(s *sharedLog, h cluster.Hub) {
+		text, err := json.Marshal(h)
+		require.NoError(t, err)
+		s.teller.hear(text)
+	}
+	s := &sharedLog{name: "a", member: cluster.New(cluster.Options{})}
+	require.NoError(t, s.agrees())
+	tell(s, cluster.Hub{Name: "a", Instance: 1, Clock: time.Now()})
+	tell(s, cluster.Hub{Name: "b", Instance: 2, Clock: time.Now().Add(time.Hour)})
+	require.ErrorContains(t, s.agrees(), "the hub b is 1h0m0s ahead")
+	s.clocks = map[string]time.Duration{"n1": 0}
+	require.NoError(t, s.agrees(), "a server agrees")
+	s.clocks["n2"] = time.Hour
+	require.ErrorContains(t, s.agrees(), "the server n2 is 1h0m0s ahead")
+	tell(s, cluster.Hub{Name: "b", Instance: 2, Clock: time.Now()})
+	require.NoError(t, s.agrees())
+	tell(s, cluster.Hub{Name: "a", Instance: 3, Clock: time.Now()})
+	tell(s, cluster.Hub{Name: "a", Instance: 1, Clock: time.Now()})
+	require.ErrorContains(t, s.agrees(), "another hub has the name a, too: set another store.nats.name")
 }

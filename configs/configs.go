@@ -68,6 +68,7 @@ type HubNATS struct {
 	Credentials string        `yaml:"credentials"`
 	TLS         TLSClient     `yaml:"tls"`
 	Monitor     []string      `yaml:"monitor" is:"monitor"`
+	Trial       bool          `yaml:"trial"`
 	Silence     time.Duration `yaml:"silence" min:"1"`
 	Keep        time.Duration `yaml:"keep" min:"1"`
 }

@@ -78,6 +78,7 @@ type testHub struct {
 	log      ordered.Log
 	key      sealed.Key
 	ablation leftOut
+	now      func() time.Time
 
 	turning sync.Mutex // held while it is started or killed
 	mu      sync.Mutex
@@ -111,7 +112,7 @@ func (h *testHub) startLocked() {
 	}
 	var m *Member
 	m = New(Options{
-		Log: h.log, Key: h.key, Name: h.name, Silence: testSilence, Logger: zerolog.Nop(), ablation: h.ablation,
+		Log: h.log, Key: h.key, Name: h.name, Silence: testSilence, Logger: zerolog.Nop(), ablation: h.ablation, Now: h.now,
 		Lost: func(error) { go h.over(m) },
 	})
 	j, err := journal.Open(journal.Options{Dir: h.dir, Log: zerolog.Nop(), Shared: m.Commit})

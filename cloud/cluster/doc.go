@@ -6,7 +6,8 @@
 // the one before can append no more, whatever it believes. An append of which nobody knows whether it succeeded is made again at the same position until it
 // is refused or taken: one of them is in the log at most, and what is there is read then. Until then nobody is answered.
 //
-// It never looks at another clock than the host's own, which goes on while the host sleeps, and knows nothing of what a hub does.
+// Who owns the log is decided by no other clock than the host's own, which goes on while the host sleeps. Frames have the time of day of who wrote them: it
+// doesn't go back when another hub takes the log, whose clock has to agree with those of most others. The package knows nothing of what a hub does.
 //
 // # Files, in reading order
 //
@@ -14,6 +15,7 @@
 //	member.go   Member: it owns the log or stands by; how it appends
 //	standby.go  how it follows the log, and takes it
 //	hubs.go     what hubs tell each other of themselves
+//	walltime.go the time of day: whose clock is good enough, and that it doesn't go back
 //	clock_*.go  the clock
 //
 // # Where to add

@@ -25,22 +25,25 @@ const (
 type frame struct {
 	kind           byte
 	writer, number uint64
+	time           int64 // the writer's, in milliseconds since 1970; it never goes back in a log
 	body           []byte
 }
 
-const frameHead = 1 + 8 + 8
+const frameHead = 1 + 8 + 8 + 8
 
 func (f frame) encode() []byte {
 	b := make([]byte, 0, frameHead+len(f.body))
 	b = binary.LittleEndian.AppendUint64(append(b, f.kind), f.writer)
-	return append(binary.LittleEndian.AppendUint64(b, f.number), f.body...)
+	b = binary.LittleEndian.AppendUint64(b, f.number)
+	return append(binary.LittleEndian.AppendUint64(b, uint64(f.time)), f.body...) //nolint:gosec // G115: as it was
 }
 
 func decodeFrame(b []byte) (f frame, err error) {
 	if len(b) < frameHead || b[0] < kindTake || b[0] > kindRelease {
 		return f, errors.New("a frame of an unknown kind: it is of another version of Edgebus; upgrade this hub")
 	}
-	return frame{b[0], binary.LittleEndian.Uint64(b[1:]), binary.LittleEndian.Uint64(b[9:]), b[frameHead:]}, nil
+	number := func(at int) uint64 { return binary.LittleEndian.Uint64(b[at:]) }
+	return frame{b[0], number(1), number(9), int64(number(17)), b[frameHead:]}, nil //nolint:gosec // G115: as it was
 }
 
 // encodeWriter is what an owner says of itself. A name has no line break.

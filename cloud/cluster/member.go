@@ -31,6 +31,7 @@ type Options struct {
 	MayTake func(context.Context) error
 	Logger  zerolog.Logger
 	Clock   func() time.Duration // nil: the host's
+	Now     func() time.Time     // the time of day; nil: the host's
 
 	ablation leftOut // in tests
 }
@@ -75,6 +76,8 @@ type Member struct {
 	heard atomic.Int64  // when a frame was read or appended last
 	at    atomic.Uint64 // the mark's position, for who doesn't wait for an append
 
+	logTime atomic.Int64 // the latest time in the log
+
 	mu       sync.Mutex  // held while an owner appends, however long that takes
 	mark     sealed.Mark // what was read and applied, or appended
 	into     journal.LogCopy
@@ -91,6 +94,9 @@ type Member struct {
 func New(o Options) *Member {
 	if o.Clock == nil {
 		o.Clock = clock
+	}
+	if o.Now == nil {
+		o.Now = time.Now
 	}
 	m := &Member{o: o, writer: rand.Uint64(), renewed: make(chan struct{})} //nolint:gosec // G404: it tells writers apart, and keeps nobody out
 	m.ctx, m.cancel = context.WithCancel(context.Background())
@@ -243,7 +249,8 @@ const (
 // put appends a frame at the mark, whatever it takes: it is made again until it is known to be there, or another one is. The caller holds mu.
 func (m *Member) put(kind byte, body []byte) error {
 	m.number++
-	f := frame{kind, m.writer, m.number, body}
+	f := frame{kind, m.writer, m.number, m.frameTime(), body}
+	m.noteTime(f.time)
 	text := f.encode()
 	began := m.o.Clock()
 	looking, stop := context.WithCancel(m.ctx)

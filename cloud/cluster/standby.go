@@ -128,6 +128,7 @@ func (s *standbyRun) apply(f received) error {
 			return err
 		}
 		s.hurry = false
+		s.m.noteTime(one.time)
 		switch one.kind {
 		case kindTake, kindIdle:
 			if name, address := decodeWriter(one.body); s.m.noteOwner(name, address, f.Epoch) {
@@ -190,6 +191,7 @@ func (s *standbyRun) take() (took bool, err error) {
 			m.reach(sealed.Mark{At: end})
 		}
 	}
+	m.awaitTime(m.ctx)
 	m.log.SetEpoch(m.log.Last().Epoch + 1)
 	err = m.put(kindTake, encodeWriter(m.o.Name, m.o.Address))
 	var taken *takenError

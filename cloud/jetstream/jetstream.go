@@ -34,9 +34,10 @@ import (
 type Options struct {
 	Servers     []string
 	Stream      string
-	Name        string // of this client, as the servers list it
-	Credentials string // a file as nsc writes it; empty: none
-	TLS         *tls.Config
+	Name        string        // of this client, as the servers list it
+	Credentials string        // a file as nsc writes it; empty: none
+	TLS         *tls.Config   // for servers that ask for TLS; nil: as by default
+	NeedTLS     bool          // and for no others
 	Replicas    int           // how many servers have the stream; 3
 	Timeout     time.Duration // after which nobody knows the outcome of a request; 5 s
 	// Back is for how long the log must end before what was read, until that is believed: a leader that is cut off from the other servers goes on
@@ -102,7 +103,7 @@ func (o *Options) connect(ctx context.Context) (*nats.Conn, error) {
 		settings = append(settings, nats.UserCredentials(o.Credentials))
 	}
 	if o.TLS != nil {
-		settings = append(settings, nats.Secure(o.TLS))
+		settings = append(settings, useTLS(o.TLS, o.NeedTLS))
 	}
 	for {
 		c, err := nats.Connect(strings.Join(o.Servers, ","), settings...)
@@ -148,11 +149,25 @@ const MinPayload = 600 << 10
 // Tell tells something to all who have this log open and listen, this one included. It may be lost.
 func (l *Log) Tell(text []byte) { _ = l.conn.Publish(l.o.readers(), text) }
 
-// Check asks whether the stream is as it must be. That it doesn't answer is no error.
-func (l *Log) Check(ctx context.Context) error {
+// Check asks whether the stream is as it must be, and by how much the clock of its leader is ahead of this host's. That it doesn't answer is no error.
+func (l *Log) Check(ctx context.Context) (ahead time.Duration, timed bool, err error) {
+	began := time.Now()
 	i, err := l.info(ctx)
+	if isGone(err) {
+		return 0, false, l.gone()
+	}
 	if err != nil {
-		return nil //nolint:nilerr // who can't ask can't append either
+		return 0, false, nil //nolint:nilerr // who can't ask can't append either
+	}
+	took := time.Since(began)
+	ahead, timed = i.Time.Sub(began.Add(took/2)), !i.Time.IsZero() && took < time.Second
+	return ahead, timed, l.judge(i)
+}
+
+// judge says what is wrong with the stream, or with the server that this client is connected to.
+func (l *Log) judge(i *streamInfo) error {
+	if v := l.conn.ConnectedServerVersion(); isOlder(v, MinVersion) {
+		return fmt.Errorf("the server %s is NATS %s: install %s or later", l.conn.ConnectedServerName(), v, MinVersion)
 	}
 	if wrong := i.Config.wrong(l.o); len(wrong) > 0 {
 		return fmt.Errorf("the stream %s can't be the hubs' log: %s", l.o.Stream, strings.Join(wrong, "; "))
@@ -160,15 +175,27 @@ func (l *Log) Check(ctx context.Context) error {
 	return nil
 }
 
+// ErrNoStream is in the chain of the error for a stream that there is not.
+var ErrNoStream = errors.New("there is no such stream")
+
+func isGone(err error) bool {
+	var refused *apiError
+	return errors.As(err, &refused) && refused.ErrCode == codeNoStream
+}
+
+func (l *Log) gone() error {
+	return fmt.Errorf("the servers %s say that there is no stream %s (%w): `cloudhub cluster init` makes it for hubs that had none. If there was one, it was deleted, or these are other servers: look at store.nats.servers, the account and store.nats.stream",
+		strings.Join(l.o.Servers, ", "), l.o.Stream, ErrNoStream)
+}
+
 func (l *Log) open(ctx context.Context) error {
 	for {
 		i, err := l.info(ctx)
-		var refused *apiError
 		switch {
 		case err == nil:
 			return l.adopt(i)
-		case errors.As(err, &refused) && refused.ErrCode == codeNoStream:
-			return fmt.Errorf("there is no stream %s at %s: `cloudhub cluster init` makes it", l.o.Stream, strings.Join(l.o.Servers, ", "))
+		case isGone(err):
+			return l.gone()
 		case ctx.Err() != nil:
 			return err
 		}
@@ -183,8 +210,8 @@ func (l *Log) open(ctx context.Context) error {
 
 // adopt checks the stream's settings, and takes its identity.
 func (l *Log) adopt(i *streamInfo) error {
-	if wrong := i.Config.wrong(l.o); len(wrong) > 0 {
-		return fmt.Errorf("the stream %s can't be the hubs' log: %s", l.o.Stream, strings.Join(wrong, "; "))
+	if err := l.judge(i); err != nil {
+		return err
 	}
 	id, err := strconv.ParseUint(i.Config.Metadata[metadataID], 16, 64)
 	if err != nil || id == 0 {
@@ -437,6 +464,7 @@ type reading struct {
 	after   ordered.Position
 	checked time.Time // when the leader was asked last, for who is there and has nothing to read
 	back    time.Time // since when the log ends before after; zero: it doesn't
+	gone    time.Time // since when the servers say that there is no stream
 	hole    int       // how often the next frame was missing in an answer
 	empty   int       // how many answers had none since the last frame
 }
@@ -477,6 +505,10 @@ func (r *reading) wait(ctx context.Context) error {
 // check asks the leader why nothing can be read. An error of asking is none of reading: the log doesn't answer, and may again.
 func (r *reading) check(ctx context.Context, missing bool) error {
 	i, err := r.log.info(ctx)
+	if isGone(err) {
+		return r.noStream()
+	}
+	r.gone = time.Time{}
 	if err != nil {
 		return ctx.Err()
 	}
@@ -505,6 +537,21 @@ func (r *reading) check(ctx context.Context, missing bool) error {
 	r.back = time.Time{}
 	return nil
 }
+
+// noStream says at once that there is no stream, and believes it when that is said for a while: a server that has just started may know of none yet.
+func (r *reading) noStream() error {
+	if r.gone.IsZero() {
+		r.gone = time.Now()
+		r.log.o.Log.Error().Err(r.log.gone()).Msg("the log is gone; nothing is acknowledged")
+	}
+	if time.Since(r.gone) < min(goneTime, r.log.o.Back) {
+		return nil
+	}
+	return fmt.Errorf("%w: %w", ordered.ErrBack, r.log.gone())
+}
+
+// goneTime is for how long servers must say that there is no stream, until that is believed.
+const goneTime = 5 * time.Second
 
 const (
 	fetchFrames = 256

@@ -5,12 +5,8 @@ package jetstream
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
-	"io"
-	"net/http"
-	"strings"
-	"sync"
+	"time"
 
 	"github.com/edgebus/edgebus/broker/ordered"
 )
@@ -65,6 +61,13 @@ type streamConfig struct {
 	AllowDirect  bool              `json:"allow_direct"`
 	AllowAtomic  bool              `json:"allow_atomic"`
 	AllowRollup  bool              `json:"allow_rollup_hdrs"`
+	AllowTTL     bool              `json:"allow_msg_ttl,omitempty"`
+	Schedules    bool              `json:"allow_msg_schedules,omitempty"`
+	Counter      bool              `json:"allow_msg_counter,omitempty"`
+	Mirror       json.RawMessage   `json:"mirror,omitempty"`
+	Sources      json.RawMessage   `json:"sources,omitempty"`
+	Transform    json.RawMessage   `json:"subject_transform,omitempty"`
+	Republish    json.RawMessage   `json:"republish,omitempty"`
 	Metadata     map[string]string `json:"metadata,omitempty"`
 }
 
@@ -78,6 +81,7 @@ func wantedConfig(o Options) streamConfig {
 // wrong says what is wrong with a stream's settings, and what to do.
 func (c streamConfig) wrong(o Options) (list []string) {
 	change := "nats stream edit " + o.Stream
+	edit := "`" + change + " --config FILE` with "
 	for _, rule := range []struct {
 		holds bool
 		what  string
@@ -91,6 +95,12 @@ func (c streamConfig) wrong(o Options) (list []string) {
 		{c.MaxMsgs <= 0 && c.MaxPerSubj <= 0, "it limits the number of frames: " + change + " --max-msgs=-1 --max-msgs-per-subject=-1"},
 		{c.PersistMode == "" || c.PersistMode == "default", "its persist_mode is " + c.PersistMode + ", with which an acknowledged frame may be lost: make it anew with default"},
 		{!c.NoAck && !c.Sealed, "it acknowledges nothing, or is sealed: make it anew"},
+		{c.DenyDelete, "single frames of it can be deleted: " + edit + "deny_delete: true"},
+		{!c.DenyPurge, "what all hubs have can't be removed from it, since deny_purge is true: make it anew without"},
+		{!c.AllowRollup && !c.AllowTTL && !c.Schedules && !c.Counter, "a writer may remove or change frames of it: " + edit + "allow_rollup_hdrs, allow_msg_ttl, allow_msg_schedules and allow_msg_counter false; make it anew where that is refused"},
+		{c.Mirror == nil && c.Sources == nil, "it takes what others write into other streams: " + edit + "neither mirror nor sources"},
+		{c.Transform == nil && c.Republish == nil, "its frames get other subjects, or go to others as well: " + edit + "neither subject_transform nor republish"},
+		{c.MaxMsgSize <= 0 || c.MaxMsgSize >= MinPayload, fmt.Sprintf("it takes frames of %d bytes at most: %s --max-msg-size=-1", c.MaxMsgSize, change)},
 		{c.AllowDirect && c.AllowAtomic, "allow_direct and allow_atomic must be true: " + change + " --allow-direct --allow-batch"},
 	} {
 		if !rule.holds {
@@ -101,6 +111,7 @@ func (c streamConfig) wrong(o Options) (list []string) {
 }
 
 type streamInfo struct {
+	Time   time.Time    `json:"ts"`
 	Config streamConfig `json:"config"`
 	State  struct {
 		First uint64 `json:"first_seq"`
@@ -154,47 +165,4 @@ func (l *Log) call(ctx context.Context, what string, ask, answer any) error {
 func (l *Log) Bytes(ctx context.Context) (uint64, error) {
 	i, err := l.info(ctx)
 	return i.State.Bytes, err
-}
-
-// CheckServers asks each server, at its monitoring address, whether it syncs what it stores before it says so. One that doesn't answer is no error: it
-// may be the one that is lost.
-func CheckServers(ctx context.Context, client *http.Client, addresses []string) error {
-	errs := make([]error, len(addresses))
-	var work sync.WaitGroup
-	for i, a := range addresses {
-		work.Go(func() { errs[i] = checkServer(ctx, client, strings.TrimSuffix(a, "/")) })
-	}
-	work.Wait()
-	return errors.Join(errs...)
-}
-
-func checkServer(ctx context.Context, client *http.Client, address string) error {
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, address+"/varz", nil)
-	if err != nil {
-		return err
-	}
-	response, err := client.Do(request)
-	if err != nil {
-		return nil //nolint:nilerr // see CheckServers
-	}
-	defer response.Body.Close()
-	var said struct {
-		Name      string `json:"server_name"`
-		Version   string `json:"version"`
-		JetStream *struct {
-			Config *struct {
-				SyncAlways bool `json:"sync_always"`
-			} `json:"config"`
-		} `json:"jetstream"`
-	}
-	if err := json.NewDecoder(io.LimitReader(response.Body, 4<<20)).Decode(&said); err != nil {
-		return fmt.Errorf("%s: %w", address, err)
-	}
-	switch {
-	case said.JetStream == nil || said.JetStream.Config == nil:
-		return fmt.Errorf("the server %s (%s) has no JetStream: its settings need jetstream { store_dir: …, sync_interval: always }", said.Name, address)
-	case !said.JetStream.Config.SyncAlways:
-		return fmt.Errorf("the server %s (%s) acknowledges what isn't on its disk: set sync_interval: always in its jetstream settings, and start it again", said.Name, address)
-	}
-	return nil
 }

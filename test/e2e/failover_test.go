@@ -211,6 +211,11 @@ func TestHubsStopAtAFrameOfSomebodyElse(t *testing.T) {
 		require.NoError(t, err)
 		require.Regexp(t, "the frame at position [0-9]+ of the log doesn't open.*Nothing is served from it. .*`cloudhub restore`", string(said))
 	}
+	_, err = servers.Request("$JS.API.STREAM.DELETE.edgebus", nil, 10*time.Second)
+	require.NoError(t, err)
+	out, err := exec.Command(filepath.Join(c.Bin, "cloudhub"), "--config", c.hubs[0].config).CombinedOutput()
+	require.Error(t, err, "it ends, rather than wait for a log that is gone")
+	require.Regexp(t, "there is no stream edgebus .*it was deleted, or these are other servers", string(out))
 }
 
 const getRequest = "GET " + devicePath + " HTTP/1.1\r\nHost: localhost\r\n\r\n"

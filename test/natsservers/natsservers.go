@@ -41,18 +41,16 @@ type server struct {
 const settings = `server_name: %[1]s
 listen: "%[2]s"
 http: "%[3]s"
-jetstream { store_dir: "%[4]s", sync_interval: %[7]s, max_mem: 64MB, max_file: 4GB }
+jetstream { store_dir: "%[4]s", sync_interval: always, max_mem: 64MB, max_file: 4GB }
 max_payload: 1MB
 cluster { name: test, listen: "%[5]s", routes: [%[6]s] }
 `
 
 // Start starts as many servers, which sync what they store before they say so.
-func Start(t testing.TB, count int) *Servers { return start(t, count, "always") }
+func Start(t testing.TB, count int) *Servers { return StartWith(t, count, nil) }
 
-// StartUnsynced starts servers with their default, which acknowledges what isn't on a disk.
-func StartUnsynced(t testing.TB, count int) *Servers { return start(t, count, "2m") }
-
-func start(t testing.TB, count int, sync string) *Servers {
+// StartWith starts servers whose settings a function changes; nil: they are as they must be.
+func StartWith(t testing.TB, count int, change func(i int, settings string) string) *Servers {
 	t.Helper()
 	s := &Servers{t: t}
 	dir := t.TempDir()
@@ -65,7 +63,10 @@ func start(t testing.TB, count int, sync string) *Servers {
 		one := &server{
 			settings: filepath.Join(dir, fmt.Sprint(i, ".conf")), store: filepath.Join(dir, fmt.Sprint(i)), monitor: harness.FreeAddress(t), client: harness.FreeAddress(t), logFile: filepath.Join(dir, fmt.Sprint(i, ".log")),
 		}
-		text := fmt.Sprintf(settings, fmt.Sprint("n", i), one.client, one.monitor, one.store, clusters[i], strings.Join(routes, ", "), sync)
+		text := fmt.Sprintf(settings, fmt.Sprint("n", i), one.client, one.monitor, one.store, clusters[i], strings.Join(routes, ", "))
+		if change != nil {
+			text = change(i, text)
+		}
 		if err := os.WriteFile(one.settings, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
@@ -81,6 +82,13 @@ func start(t testing.TB, count int, sync string) *Servers {
 	}
 	s.AwaitHealthy()
 	return s
+}
+
+// StartUnsynced starts servers with their default, which acknowledges what isn't on a disk.
+func StartUnsynced(t testing.TB, count int) *Servers {
+	return StartWith(t, count, func(_ int, settings string) string {
+		return strings.Replace(settings, "sync_interval: always", "sync_interval: 2m", 1)
+	})
 }
 
 // program is the server that `make` builds into .tools.

@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package jetstream_test
+
+import (
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/rs/zerolog"
+	"github.com/stretchr/testify/require"
+
+	"github.com/edgebus/edgebus/broker/ordered"
+	"github.com/edgebus/edgebus/cloud/jetstream"
+	"github.com/edgebus/edgebus/test/natsservers"
+)
+
+// Each server is set up wrongly in another way, and is named with what to do.
+func TestServersThatCannotBeReliedOnAreNamedWithWhatToDo(t *testing.T) {
+	servers := natsservers.StartWith(t, 3, func(i int, settings string) string {
+		switch i {
+		case 0:
+			return strings.Replace(settings, "max_file: 4GB", "max_file: 900TB", 1)
+		case 1:
+			return strings.Replace(settings, "max_payload: 1MB", "max_payload: 64KB", 1)
+		}
+		return regexp.MustCompile(`jetstream \{.*\}`).ReplaceAllString(settings, "")
+	})
+	monitors := servers.Monitors()
+	old := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { // as an older version and a clock that is wrong would say it
+		answer, err := http.Get(monitors[0] + "/varz")
+		if err != nil {
+			http.Error(w, err.Error(), http.StatusBadGateway)
+			return
+		}
+		defer answer.Body.Close()
+		text, _ := io.ReadAll(answer.Body)
+		said := regexp.MustCompile(`"version": "[^"]*"`).ReplaceAllString(string(text), `"version": "2.14.7"`)
+		said = regexp.MustCompile(`"server_(id|name)": "[^"]*"`).ReplaceAllString(said, `"server_$1": "old"`)
+		_, _ = io.WriteString(w, regexp.MustCompile(`"now": "[^"]*"`).ReplaceAllString(said, fmt.Sprintf(`"now": %q`, time.Now().Add(-time.Hour).Format(time.RFC3339Nano))))
+	}))
+	defer old.Close()
+	o := jetstream.Options{Servers: servers.URLs()[:1], Stream: "edgebus", Replicas: 3}
+	r := jetstream.Inspect(t.Context(), o, http.DefaultClient, append(monitors, monitors[1], old.URL))
+	wrong := strings.Join(r.Wrong, "\n")
+	for _, part := range []string{
+		"the server n1 (" + monitors[1] + ") takes messages of 65536 bytes at most: set max_payload: 1MB",
+		"the server n2 (" + monitors[2] + ") has no JetStream",
+		"store.nats.monitor leads to the server n1 twice",
+		"the server old (" + old.URL + ") is NATS 2.14.7: install 2.15 or later",
+	} {
+		require.Contains(t, wrong, part)
+	}
+	require.NotContains(t, wrong, "sync_interval: always in its", "they sync")
+	weak := strings.Join(r.Weak, "\n")
+	require.Contains(t, weak, "are on one machine (127.0.0.1)")
+	require.Regexp(t, `the server n0 \(.*\) may store 94[0-9]+ MB, and its disk has room for [0-9]+: leave max_file_store out`, weak)
+	require.InDelta(t, 0, r.Clocks["n0"].Seconds(), 1)
+	require.InDelta(t, -3600, r.Clocks["old"].Seconds(), 1)
+
+	r = jetstream.Inspect(t.Context(), o, http.DefaultClient, monitors[:1])
+	require.Contains(t, strings.Join(r.Wrong, "\n"), "store.nats.monitor has 1 addresses, and 3 servers have the log")
+}
+
+const guarded = `
+accounts {
+  HUBS { jetstream: enabled, users: [ { user: hub, password: secret } ] }
+  GUESTS { jetstream: enabled, users: [ { user: guest, password: guest } ] }
+  SYS { users: [ { user: sys, password: secret } ] }
+}
+system_account: SYS
+`
+
+// Who may write the log without being asked for anything is found out without writing it.
+func TestALogThatStrangersMayWriteIsFound(t *testing.T) {
+	create := func(url string) {
+		o := jetstream.Options{Servers: []string{url}, Stream: "edgebus", Replicas: 1}
+		_, err := jetstream.Create(t.Context(), o)
+		require.NoError(t, err)
+	}
+	find := func(s *natsservers.Servers) []string {
+		o := jetstream.Options{Servers: s.URLs(), Stream: "edgebus", Replicas: 1}
+		return jetstream.OpenServers(t.Context(), o)
+	}
+	with := func(more string) *natsservers.Servers {
+		return natsservers.StartWith(t, 1, func(_ int, settings string) string {
+			return regexp.MustCompile(`(?m)^cluster .*$`).ReplaceAllString(settings, "") + more
+		})
+	}
+	open := with("")
+	require.Empty(t, find(open), "there is no log yet")
+	create(open.URLs()[0])
+	found := find(open)
+	require.Len(t, found, 1)
+	require.Regexp(t, "anybody who reaches the server at 127.0.0.1:[0-9]+ may write or delete the log", found[0])
+	log, err := jetstream.Open(t.Context(), jetstream.Options{Servers: open.URLs(), Stream: "edgebus", Replicas: 1})
+	require.NoError(t, err)
+	defer log.Close()
+	_, end, err := log.Bounds(t.Context())
+	require.NoError(t, err)
+	require.Zero(t, end, "nothing was written")
+
+	for name, more := range map[string]string{"an account": guarded, "and one for guests": guarded + "no_auth_user: guest\n"} {
+		s := with(more)
+		create(strings.Replace(s.URLs()[0], "nats://", "nats://hub:secret@", 1))
+		require.Empty(t, find(s), name)
+	}
+	managing := strings.Replace(guarded, "password: guest", `password: guest, permissions: { publish: { deny: "edgebus.>" } }`, 1)
+	managing = strings.Replace(managing, "users: [ { user: hub", "users: [ { user: guest, password: guest, permissions: { publish: { deny: \"edgebus.>\" } } }, { user: hub", 1)
+	managing = regexp.MustCompile(`(?m)^  GUESTS.*$`).ReplaceAllString(managing, "") + "no_auth_user: guest\n"
+	s := with(managing)
+	create(strings.Replace(s.URLs()[0], "nats://", "nats://hub:secret@", 1))
+	require.Len(t, find(s), 1, "it may not write the log, but delete it")
+}
+
+// A stream that was deleted is not one that doesn't answer: who reads it and who checks it hear that at once, with what to do.
+func TestADeletedStreamIsSaidToBeGone(t *testing.T) {
+	servers := natsservers.Start(t, 3)
+	said := &strings.Builder{}
+	o := jetstream.Options{Servers: servers.URLs(), Stream: "edgebus", Back: 200 * time.Millisecond, Log: zerolog.New(zerolog.SyncWriter(said))}
+	_, err := jetstream.Create(t.Context(), o)
+	require.NoError(t, err)
+	log, err := jetstream.Open(t.Context(), o)
+	require.NoError(t, err)
+	defer log.Close()
+	at, err := log.Append(t.Context(), 0, []byte("frame"))
+	require.NoError(t, err)
+	ahead, timed, err := log.Check(t.Context())
+	require.NoError(t, err)
+	require.True(t, timed)
+	require.InDelta(t, 0, ahead.Seconds(), 1)
+
+	nc, err := nats.Connect(servers.URLs()[0])
+	require.NoError(t, err)
+	defer nc.Close()
+	_, err = nc.Request("$JS.API.STREAM.DELETE.edgebus", nil, 10*time.Second)
+	require.NoError(t, err)
+	for _, err = range log.Read(t.Context(), at) {
+		require.Error(t, err)
+		break
+	}
+	require.ErrorIs(t, err, ordered.ErrBack)
+	require.ErrorIs(t, err, jetstream.ErrNoStream)
+	require.ErrorContains(t, err, "it was deleted, or these are other servers")
+	require.Contains(t, said.String(), "the log is gone; nothing is acknowledged")
+	_, _, err = log.Check(t.Context())
+	require.ErrorIs(t, err, jetstream.ErrNoStream)
+}
