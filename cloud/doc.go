@@ -44,6 +44,7 @@
 //	templates           Go templates in Fleets and Configurations
 //	render, sources     a Node's spec with each reference resolved; what the references stand for (git, HTTP, OCI)
 //	history             what the properties of devices were: a copy of what each node has
+//	clusterca           the authority by which hubs of a cluster and the log's servers know each other
 //	peer                connections between the hubs of a cluster, and streams over them
 //	follow              a hub's log copied to another machine while it is written
 //	blobs, images       large contents by digest; the images that applications name

@@ -45,7 +45,7 @@ func (s *sharedLog) check(ctx context.Context) error {
 		if asks {
 			open = jetstream.OpenServers(ctx, s.options)
 		}
-		inspected <- jetstream.Inspect(ctx, s.options, s.client, s.cfg.Monitor)
+		inspected <- jetstream.InspectServers(ctx, s.options, s.client, s.cfg.Monitor)
 	}()
 	ahead, timed, err := s.engine.Check(ctx)
 	report := <-inspected
@@ -107,7 +107,7 @@ func inspectServers(ctx context.Context, c configs.HubNATS, o jetstream.Options,
 	ctx, stop := context.WithTimeout(ctx, 5*time.Second)
 	defer stop()
 	s := &sharedLog{cfg: c, log: log}
-	return s.judge(jetstream.Inspect(ctx, o, monitorClient(o), c.Monitor))
+	return s.judge(jetstream.InspectServers(ctx, o, monitorClient(o), c.Monitor))
 }
 
 // judge says what is wrong with the servers, once for what is only to be known.

@@ -1,10 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package jetstream is an engine of package ordered: a log that NATS servers replicate, as one stream of JetStream in which a message is a frame and
-// its sequence the position.
-//
-// It never makes the stream by itself, reads without a consumer, and takes no answer for anything but what it says: whether an append whose answer
-// did not come is in the log is for its caller to find out.
 package jetstream
 
 import (

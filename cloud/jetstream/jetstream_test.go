@@ -42,7 +42,7 @@ func TestAStreamOfThreeServersIsALog(t *testing.T) {
 // Servers that acknowledge what isn't on their disks, and streams with other settings than the hubs' log needs, are refused with what to do.
 func TestServersAndStreamsThatMayLoseFramesAreRefused(t *testing.T) {
 	servers := natsservers.StartUnsynced(t, 3)
-	r := jetstream.Inspect(t.Context(), jetstream.Options{}, http.DefaultClient, append(servers.Monitors(), "http://127.0.0.1:1"))
+	r := jetstream.InspectServers(t.Context(), jetstream.Options{}, http.DefaultClient, append(servers.Monitors(), "http://127.0.0.1:1"))
 	require.Len(t, r.Wrong, 3)
 	for _, what := range r.Wrong {
 		require.Contains(t, what, "set sync_interval: always")

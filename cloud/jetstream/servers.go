@@ -50,17 +50,17 @@ func OpenServers(ctx context.Context, o Options) []string {
 	return slices.DeleteFunc(open, func(s string) bool { return s == "" })
 }
 
-// Inspect asks each server, at its monitoring address, whether it can be relied on for the log. One that doesn't answer is no error: it may be the one
+// InspectServers asks each server, at its monitoring address, whether it can be relied on for the log. One that doesn't answer is no error: it may be the one
 // that is lost.
-func Inspect(ctx context.Context, o Options, client *http.Client, monitors []string) (r Report) {
+func InspectServers(ctx context.Context, o Options, client *http.Client, monitors []string) (r Report) {
 	o.setDefaults()
-	said := make([]*varz, len(monitors))
+	said := make([]*serverState, len(monitors))
 	var work sync.WaitGroup
 	for i, a := range monitors {
 		work.Go(func() { said[i] = askServer(ctx, client, strings.TrimSuffix(a, "/")) })
 	}
 	work.Wait()
-	said = slices.DeleteFunc(said, func(v *varz) bool { return v == nil })
+	said = slices.DeleteFunc(said, func(v *serverState) bool { return v == nil })
 	r.Clocks = make(map[string]time.Duration)
 	for _, v := range said {
 		v.judge(&r)
@@ -72,8 +72,8 @@ func Inspect(ctx context.Context, o Options, client *http.Client, monitors []str
 	return r
 }
 
-// varz is what a server says of itself.
-type varz struct {
+// serverState is what a server says of itself.
+type serverState struct {
 	ID        string    `json:"server_id"`
 	Name      string    `json:"server_name"`
 	Version   string    `json:"version"`
@@ -99,8 +99,8 @@ type varz struct {
 }
 
 // askServer is nil for a server that doesn't answer.
-func askServer(ctx context.Context, client *http.Client, address string) *varz {
-	v := &varz{address: address}
+func askServer(ctx context.Context, client *http.Client, address string) *serverState {
+	v := &serverState{address: address}
 	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{GotConn: func(c httptrace.GotConnInfo) {
 		if at, err := netip.ParseAddrPort(c.Conn.RemoteAddr().String()); err == nil {
 			v.remote = at.Addr().Unmap()
@@ -133,7 +133,7 @@ func askServer(ctx context.Context, client *http.Client, address string) *varz {
 	return v
 }
 
-func (v *varz) judge(r *Report) {
+func (v *serverState) judge(r *Report) {
 	if v.broken != nil {
 		r.Wrong = append(r.Wrong, fmt.Sprintf("%s: %v", v.address, v.broken))
 		return
@@ -168,8 +168,8 @@ func (v *varz) judge(r *Report) {
 }
 
 // compare finds servers that are one, or on one machine.
-func (r *Report) compare(said []*varz) {
-	ids, hosts := make(map[string]*varz), make(map[netip.Addr]*varz)
+func (r *Report) compare(said []*serverState) {
+	ids, hosts := make(map[string]*serverState), make(map[netip.Addr]*serverState)
 	for _, v := range said {
 		if v.ID == "" {
 			continue

@@ -47,7 +47,7 @@ func TestServersThatCannotBeReliedOnAreNamedWithWhatToDo(t *testing.T) {
 	}))
 	defer old.Close()
 	o := jetstream.Options{Servers: servers.URLs()[:1], Stream: "edgebus", Replicas: 3}
-	r := jetstream.Inspect(t.Context(), o, http.DefaultClient, append(monitors, monitors[1], old.URL))
+	r := jetstream.InspectServers(t.Context(), o, http.DefaultClient, append(monitors, monitors[1], old.URL))
 	wrong := strings.Join(r.Wrong, "\n")
 	for _, part := range []string{
 		"the server n1 (" + monitors[1] + ") takes messages of 65536 bytes at most: set max_payload: 1MB",
@@ -64,11 +64,11 @@ func TestServersThatCannotBeReliedOnAreNamedWithWhatToDo(t *testing.T) {
 	require.InDelta(t, 0, r.Clocks["n0"].Seconds(), 1)
 	require.InDelta(t, -3600, r.Clocks["old"].Seconds(), 1)
 
-	r = jetstream.Inspect(t.Context(), o, http.DefaultClient, monitors[:1])
+	r = jetstream.InspectServers(t.Context(), o, http.DefaultClient, monitors[:1])
 	require.Contains(t, strings.Join(r.Wrong, "\n"), "store.nats.monitor has 1 addresses, and 3 servers have the log")
 }
 
-const guarded = `
+const guardedAccounts = `
 accounts {
   HUBS { jetstream: enabled, users: [ { user: hub, password: secret } ] }
   GUESTS { jetstream: enabled, users: [ { user: guest, password: guest } ] }
@@ -106,12 +106,12 @@ func TestALogThatStrangersMayWriteIsFound(t *testing.T) {
 	require.NoError(t, err)
 	require.Zero(t, end, "nothing was written")
 
-	for name, more := range map[string]string{"an account": guarded, "and one for guests": guarded + "no_auth_user: guest\n"} {
+	for name, more := range map[string]string{"an account": guardedAccounts, "and one for guests": guardedAccounts + "no_auth_user: guest\n"} {
 		s := with(more)
 		create(strings.Replace(s.URLs()[0], "nats://", "nats://hub:secret@", 1))
 		require.Empty(t, find(s), name)
 	}
-	managing := strings.Replace(guarded, "password: guest", `password: guest, permissions: { publish: { deny: "edgebus.>" } }`, 1)
+	managing := strings.Replace(guardedAccounts, "password: guest", `password: guest, permissions: { publish: { deny: "edgebus.>" } }`, 1)
 	managing = strings.Replace(managing, "users: [ { user: hub", "users: [ { user: guest, password: guest, permissions: { publish: { deny: \"edgebus.>\" } } }, { user: hub", 1)
 	managing = regexp.MustCompile(`(?m)^  GUESTS.*$`).ReplaceAllString(managing, "") + "no_auth_user: guest\n"
 	s := with(managing)

@@ -39,36 +39,41 @@ func (e *apiError) mayPass() bool { return e.Code == 503 || e.ErrCode == codeNoP
 
 // streamConfig has what is demanded of the stream, and what an update must not change.
 type streamConfig struct {
-	Name         string            `json:"name"`
-	Description  string            `json:"description,omitempty"`
-	Subjects     []string          `json:"subjects"`
-	Retention    string            `json:"retention"`
-	Storage      string            `json:"storage"`
-	Discard      string            `json:"discard"`
-	Replicas     int               `json:"num_replicas"`
-	MaxAge       int64             `json:"max_age"`
-	MaxMsgs      int64             `json:"max_msgs"`
-	MaxBytes     int64             `json:"max_bytes"`
-	MaxPerSubj   int64             `json:"max_msgs_per_subject"`
-	MaxConsumers int               `json:"max_consumers"`
-	MaxMsgSize   int               `json:"max_msg_size"`
-	Duplicates   int64             `json:"duplicate_window,omitempty"`
-	PersistMode  string            `json:"persist_mode,omitempty"`
-	NoAck        bool              `json:"no_ack,omitempty"`
-	Sealed       bool              `json:"sealed"`
-	DenyDelete   bool              `json:"deny_delete"`
-	DenyPurge    bool              `json:"deny_purge"`
-	AllowDirect  bool              `json:"allow_direct"`
-	AllowAtomic  bool              `json:"allow_atomic"`
-	AllowRollup  bool              `json:"allow_rollup_hdrs"`
-	AllowTTL     bool              `json:"allow_msg_ttl,omitempty"`
-	Schedules    bool              `json:"allow_msg_schedules,omitempty"`
-	Counter      bool              `json:"allow_msg_counter,omitempty"`
-	Mirror       json.RawMessage   `json:"mirror,omitempty"`
-	Sources      json.RawMessage   `json:"sources,omitempty"`
-	Transform    json.RawMessage   `json:"subject_transform,omitempty"`
-	Republish    json.RawMessage   `json:"republish,omitempty"`
-	Metadata     map[string]string `json:"metadata,omitempty"`
+	Name         string   `json:"name"`
+	Description  string   `json:"description,omitempty"`
+	Subjects     []string `json:"subjects"`
+	Retention    string   `json:"retention"`
+	Storage      string   `json:"storage"`
+	Discard      string   `json:"discard"`
+	Replicas     int      `json:"num_replicas"`
+	MaxAge       int64    `json:"max_age"`
+	MaxMsgs      int64    `json:"max_msgs"`
+	MaxBytes     int64    `json:"max_bytes"`
+	MaxPerSubj   int64    `json:"max_msgs_per_subject"`
+	MaxConsumers int      `json:"max_consumers"`
+	MaxMsgSize   int      `json:"max_msg_size"`
+	Duplicates   int64    `json:"duplicate_window,omitempty"`
+	PersistMode  string   `json:"persist_mode,omitempty"`
+	NoAck        bool     `json:"no_ack,omitempty"`
+	Sealed       bool     `json:"sealed"`
+	DenyDelete   bool     `json:"deny_delete"`
+	DenyPurge    bool     `json:"deny_purge"`
+	AllowDirect  bool     `json:"allow_direct"`
+	AllowAtomic  bool     `json:"allow_atomic"`
+	streamExtras
+	Metadata map[string]string `json:"metadata,omitempty"`
+}
+
+// streamExtras are what the log has none of.
+type streamExtras struct {
+	AllowRollup bool            `json:"allow_rollup_hdrs"`
+	AllowTTL    bool            `json:"allow_msg_ttl,omitempty"`
+	Schedules   bool            `json:"allow_msg_schedules,omitempty"`
+	Counter     bool            `json:"allow_msg_counter,omitempty"`
+	Mirror      json.RawMessage `json:"mirror,omitempty"`
+	Sources     json.RawMessage `json:"sources,omitempty"`
+	Transform   json.RawMessage `json:"subject_transform,omitempty"`
+	Republish   json.RawMessage `json:"republish,omitempty"`
 }
 
 func wantedConfig(o Options) streamConfig {
