@@ -61,6 +61,8 @@ type Options struct {
 	// Lost is called when this hub owns the log of several hubs no more: the process must end, or begin anew, at once and without a word to
 	// anybody. It is needed with store.engine nats.
 	Lost func(error)
+	// Again is called when the hub is to end in order, and to be run again. It is needed with store.engine nats.
+	Again func()
 }
 
 // Run runs a hub until ctx ends, and stops it in order: first HTTP and MQTT clients, then the twins, which answer
@@ -331,7 +333,9 @@ func Main(args []string, stdout, stderr io.Writer) int {
 		return 0
 	}
 	return daemon.Run("cloudhub", configs.Logger(stderr, cfg.Log), func(ctx context.Context, p daemon.Program) error {
-		return Run(ctx, Options{Config: cfg, Version: p.Version, Log: p.Log, Ready: func(at daemon.Addresses) {
+		running, again := context.WithCancel(ctx)
+		defer again()
+		err := Run(running, Options{Config: cfg, Version: p.Version, Log: p.Log, Ready: func(at daemon.Addresses) {
 			p.Ready()
 			tidyMemory(at)
 		}, Lost: func(why error) {
@@ -340,6 +344,13 @@ func Main(args []string, stdout, stderr io.Writer) int {
 				os.Exit(0)
 			}
 			beginAnew()
-		}})
+		}, Again: again})
+		if running.Err() != nil && ctx.Err() == nil {
+			if err != nil {
+				p.Log.Error().Err(err).Msg("the hub did not end in order; it begins anew")
+			}
+			beginAnew()
+		}
+		return err
 	})
 }

@@ -57,6 +57,16 @@ backup of it (cloudhub backup FILE) as soon as it serves: /readyz is 200.
 		{"status", "", `Prints all hubs that are known, with what they lack, the servers of the log, what is wrong, and what to do. The hub of this machine is asked, and has to run;
 it may stand by. edgebus cluster status asks one over the network. The exit code is 0 if nothing is wrong, and 1 if something is.
 `, clusterStatus},
+		{"drain", "", `Has the hub of this machine stand by, before its machine is stopped or changed. If it serves it ends its connections in order and hands the log over to one
+that has all there is; then it says which one serves. It does not take over for the time of --for, an hour, whatever becomes of the others.
+It is refused if no other hub could take over. --dry-run says what would be done.
+`, drainHub},
+		{"undrain", "", `Lets the hub of this machine take over again, before the time of drain is over.
+`, undrainHub},
+		{"backup", "FILE", `Makes a backup of all there is, at a hub that stands by, which costs the one that serves nothing. It is refused by a hub that is behind, or that serves while
+another one stands by. FILE is one as cloudhub backup makes it, with all keys: keep it as safe. --force replaces FILE, and makes the backup at
+this hub in any case.
+`, backUpHub},
 	}
 }
 
@@ -66,6 +76,8 @@ type clusterCall struct {
 	stdout, stderr io.Writer
 	flags          *pflag.FlagSet
 	output         string
+	last           time.Duration
+	force, dryRun  bool
 }
 
 // clusterMain runs the commands of cluster.
@@ -116,8 +128,14 @@ func (c clusterCommand) usage() string {
 func (c clusterCommand) newCall(stdout, stderr io.Writer) *clusterCall {
 	call := &clusterCall{stdout: stdout, stderr: stderr, flags: pflag.NewFlagSet(c.name, pflag.ContinueOnError)}
 	call.flags.SetOutput(stderr)
-	if c.name == "status" {
+	switch c.name {
+	case "status":
 		call.flags.StringVarP(&call.output, "output", "o", "text", "text, json or yaml")
+	case "drain":
+		call.flags.DurationVar(&call.last, "for", drainLast, "for how long it doesn't take over")
+		call.flags.BoolVar(&call.dryRun, "dry-run", false, "say what would be done")
+	case "backup":
+		call.flags.BoolVar(&call.force, "force", false, "replace FILE, and make the backup at this hub in any case")
 	}
 	return call
 }
@@ -143,12 +161,20 @@ func (c clusterCommand) main(args []string, stdout, stderr io.Writer) int {
 	var code exitcode.Code
 	switch {
 	case errors.As(err, &code):
-		return int(code)
+		return int(code) // it has been said why
 	case err != nil:
 		fmt.Fprintf(stderr, "cloudhub cluster %s: %v\n", c.name, err)
 		return 1
 	}
 	return 0
+}
+
+// exitCode is how a command ended that has said why.
+func exitCode(code int) error {
+	if code == 0 {
+		return nil
+	}
+	return exitcode.Code(code)
 }
 
 // clusterStatus prints how the cluster is.

@@ -94,6 +94,7 @@ func (t *hubTeller) run(ctx context.Context) {
 // self is what this hub tells of itself.
 func (s *sharedLog) self() cluster.Hub {
 	h := cluster.Hub{Name: s.name, Instance: s.instance, Version: s.version, Clock: time.Now()}
+	h.Drained = !s.drained.left(h.Clock).IsZero()
 	if m := s.standing.Load(); m != nil {
 		h.At, h.Owns = m.At(), m.Owns()
 	}
@@ -155,6 +156,8 @@ func (s *sharedLog) socket(dir string, snapshot backup.Snapshot, rotate backup.R
 	server := dataProgram().Listen(dir, snapshot, rotate, log)
 	if s != nil {
 		server.Handle("GET "+clusterPath, s.serveStatus().ServeHTTP)
+		server.Handle("POST "+drainPath, s.serveDrain)
+		server.Handle("POST "+undrainPath, s.serveUndrain)
 	}
 	return server
 }

@@ -24,6 +24,7 @@
 //	logchecks.go    what that log's servers and this host's clock must be like for that
 //	clustercommands.go  the commands of cluster
 //	peers.go        how this hub reaches the others, and they it
+//	drain.go            a hub that lets others serve; backups of one that stands by
 //	clusterstatus.go    what the hubs tell each other, and how all of them are
 //	beginanew_*.go  how a hub that owns it no more stops without a word
 //	maintenance.go  the commands check, backup, restore and takeover

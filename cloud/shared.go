@@ -47,6 +47,9 @@ type sharedLog struct {
 	name   string
 	peers  *peers
 	teller hubTeller
+	// drained is whether this hub lets others serve, and again has it end in order and stand by.
+	drained *drainedState
+	again   func()
 
 	version  string
 	instance uint64 // of this process
@@ -88,6 +91,10 @@ func openRecords(ctx context.Context, o Options, m metrics.Registry, committed f
 		return nil, nil, err
 	}
 	s := &sharedLog{cfg: o.Config.Store.NATS, log: o.Log, name: hubName(o.Config.Store.NATS), version: o.Version, instance: rand.Uint64()}
+	s.again = o.Again
+	if s.drained, err = openDrained(dir); err != nil {
+		return nil, nil, err
+	}
 	if s.peers, err = openPeers(o, key, s.name); err != nil {
 		return nil, nil, err
 	}

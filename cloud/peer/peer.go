@@ -119,7 +119,11 @@ func (h *Hubs) Address(advertise string) (string, error) {
 // Close ends all connections.
 func (h *Hubs) Close() error {
 	h.cancel()
-	return h.listener.Close()
+	err := h.listener.Close()
+	if errors.Is(err, net.ErrClosed) { // by Run, which has ended
+		err = nil
+	}
+	return err
 }
 
 // Handle has streams for a purpose served from now on, each in a goroutine; nil: no more. The stream is closed when serve returns.

@@ -9,6 +9,8 @@ import (
 	"slices"
 	"testing"
 	"time"
+
+	"github.com/stretchr/testify/require"
 )
 
 // run runs a program, and returns what it said and its exit code.
@@ -60,4 +62,34 @@ func TestEachHubSaysHowAllOfThemAre(t *testing.T) {
 	c.awaitSays(1, "(?s)✗ the log's server n0 is gone\n  → start it", "edgebus", "cluster", "status", "--server", "http://"+standby.http)
 	c.servers.Kill(1)
 	c.awaitSays(1, "✗ no hub serves|no quorum", "cloudhub", "cluster", "status", "--config", standby.config)
+}
+
+// A hub that is drained hands over, stands by, and takes over no more until it may.
+func TestADrainedHubHandsOverAndStandsBy(t *testing.T) {
+	c := newHubCluster(t)
+	h := c.awaitServing()
+	drain := []string{"cluster", "drain", "--config", h.config}
+	c.awaitSays(0, "(?s)Hub hub-0 serves.*hub-1 or hub-2 can take over.*Nothing was changed", "cloudhub", append(drain, "--dry-run")...)
+	require.True(t, c.ready(h))
+	said, code := c.run("cloudhub", append(drain, "--for", "20m")...)
+	require.Zero(t, code, said)
+	require.Regexp(t, "(?m)^hub-[12] serves. `cloudhub cluster undrain` lets hub-0", said)
+	next := c.awaitServing()
+	require.NotEqual(t, h.name, next.name)
+	c.awaitSays(0, "hub-0 +drained", "edgebus", "cluster", "status", "--server", "http://"+next.http)
+
+	// It doesn't take over, also after a start, as long as it may not.
+	require.NoError(t, c.Term(h.name))
+	c.start(h)
+	for _, other := range c.hubs[1:] {
+		if other != next {
+			c.awaitSays(0, "Hub hub-[12] stands by, hub-[12] serves", "cloudhub", "cluster", "drain", "--config", other.config)
+		}
+	}
+	c.awaitSays(1, "no other hub could serve then: hub-0 is drained; hub-[12] is drained. Nothing was changed", "cloudhub", "cluster", "drain", "--config", next.config)
+	require.NoError(t, c.Crash(next.name))
+	c.awaitSays(1, "no hub serves", "cloudhub", "cluster", "status", "--config", h.config)
+	require.Never(t, func() bool { return c.serving() >= 0 }, 2*clusterSilence, 100*time.Millisecond)
+	c.command("cluster", "undrain", "--config", h.config)
+	require.Equal(t, h, c.awaitServing())
 }

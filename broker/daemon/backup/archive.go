@@ -91,9 +91,15 @@ func isData(file fs.DirEntry) bool {
 	if strings.HasPrefix(name, "audit") && strings.HasSuffix(name, ".log") { // and rotated ones
 		return false
 	}
+	if name == machineState {
+		return false
+	}
 	return name != datadir.LockName && file.Type()&fs.ModeSocket == 0 && name != datadir.RestoreDir && name != datadir.DownloadsDir && name != datadir.HistoryDir &&
 		!strings.HasSuffix(name, ".new") && !strings.HasSuffix(name, datadir.ConfirmedSuffix) && !strings.HasSuffix(name, partSuffix) && !strings.HasPrefix(name, asidePrefix)
 }
+
+// machineState is a file that says what becomes of the program on this machine, whatever data it has.
+const machineState = "drained"
 
 // listFiles finds the files of a data directory, except files and directories to skip.
 func listFiles(dir string, skip map[string]bool) (sources []Source, err error) {
