@@ -78,12 +78,12 @@ func (d *drainedState) left(now time.Time) time.Time {
 	return time.Time{}
 }
 
-// mayTake says why this hub must not own the log.
-func (s *sharedLog) mayTake(ctx context.Context) error {
-	if until := s.drained.left(time.Now()); !until.IsZero() {
+// mayTake is why a hub that is drained must not own the log.
+func (d *drainedState) mayTake() error {
+	if until := d.left(time.Now()); !until.IsZero() {
 		return fmt.Errorf("it is drained until %s, or until `cloudhub cluster undrain`", resource.FormatTime(until))
 	}
-	return s.check(ctx)
+	return nil
 }
 
 // drainPlan is what becomes of draining a hub.

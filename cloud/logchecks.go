@@ -61,8 +61,11 @@ func (s *sharedLog) check(ctx context.Context) error {
 	return errors.Join(err, s.judge(report))
 }
 
-// mayTake is why this hub must not own the log: what is wrong with the servers, or this host's clock.
+// mayTake is why this hub must not own the log: it is drained, or something is wrong with the servers, or this host's clock.
 func (s *sharedLog) mayTake(ctx context.Context) error {
+	if err := s.drained.mayTake(); err != nil {
+		return err
+	}
 	if err := s.check(ctx); err != nil {
 		return err
 	}
