@@ -43,7 +43,11 @@ func openPeers(o Options, key sealed.Key, name string) (*peers, error) {
 	p.Hubs, err = peer.Listen(peer.Options{
 		Listen: o.Config.Store.Peer.Listen, Name: name, TLS: known.Config(), Log: o.Log,
 		Owner: func() (peer.Owner, <-chan struct{}) {
-			name, address, changed := p.member.Load().OwnerAddress()
+			m := p.member.Load()
+			if m == nil { // it has not read the log yet
+				return peer.Owner{}, nil
+			}
+			name, address, changed := m.OwnerAddress()
 			return peer.Owner{Name: name, Address: address}, changed
 		},
 	})

@@ -23,7 +23,6 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/edgebus/edgebus/broker/daemon"
-	"github.com/edgebus/edgebus/broker/daemon/httpserver"
 	"github.com/edgebus/edgebus/broker/daemon/metrics"
 	"github.com/edgebus/edgebus/broker/journal"
 	"github.com/edgebus/edgebus/broker/ordered"
@@ -53,6 +52,7 @@ type sharedLog struct {
 
 	version  string
 	instance uint64 // of this process
+	site     *site
 
 	options  jetstream.Options
 	client   *http.Client // of the servers' monitoring addresses
@@ -98,19 +98,14 @@ func openRecords(ctx context.Context, o Options, m metrics.Registry, committed f
 	if s.peers, err = openPeers(o, key, s.name); err != nil {
 		return nil, nil, err
 	}
-	page, err := s.standByPage(o, m)
-	if err != nil {
+	if s.site, err = openSite(ctx, o, s.peers, s.standBy(m)); err != nil {
 		return nil, nil, errors.Join(err, s.close())
 	}
-	serving, stop := context.WithCancel(ctx)
-	served := make(chan error, 1)
-	go func() { served <- page.Run(serving) }()
 	if o.Ready != nil {
-		o.Ready(daemon.Addresses{HTTP: page.Addrs()}) // it is ready to stand by
+		o.Ready(daemon.Addresses{HTTP: s.site.Addrs()}) // it is ready to stand by
 	}
 	records, err := s.own(ctx, o, key, m, committed)
-	stop()
-	if err := errors.Join(err, <-served); err != nil {
+	if err != nil {
 		return nil, nil, errors.Join(err, s.close())
 	}
 	return records, s, nil
@@ -252,7 +247,7 @@ func (s *sharedLog) close() error {
 	if s == nil {
 		return nil
 	}
-	err := s.peers.Close()
+	err := errors.Join(s.site.close(), s.peers.Close())
 	if s.engine == nil {
 		return err
 	}
@@ -321,38 +316,37 @@ func refuse(w http.ResponseWriter, why string) {
 	http.Error(w, why, http.StatusServiceUnavailable)
 }
 
-// standByPage is what is served over HTTP by a hub that stands by. MQTT's ports are closed. With certificates of the hub's own authority that of HTTPS is, too.
-func (s *sharedLog) standByPage(o Options, m metrics.Registry) (*httpserver.Server, error) {
-	c := o.Config.HTTP
-	ho := httpserver.Options{Listen: c.Listen, Limits: o.Config.Limits.Limits}
-	if c.TLS.Cert != "" {
-		ho.ListenTLS, ho.TLS = c.TLS.Listen, c.TLS.Config
-	}
+// standBy is what is served over HTTP by a hub that stands by: how it is, and all else by the owner.
+func (s *sharedLog) standBy(m metrics.Registry) http.Handler {
 	mux := http.NewServeMux()
 	alive := func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "ok\n") }
 	mux.HandleFunc("GET /livez", alive)
 	mux.HandleFunc("GET /healthz", alive)
-	mux.Handle("GET /metrics", m.Handler())
-	mux.HandleFunc("GET "+clusterPath, func(w http.ResponseWriter, r *http.Request) {
+	forward := s.peers.Forward()
+	mux.Handle("GET /metrics", forward.Local("/metrics", m.Handler()))
+	mux.Handle("GET "+clusterPath, forward.Local("/metrics", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if s.standing.Load() == nil {
 			refuse(w, "this hub is about to start")
 			return
 		}
 		s.serveStatus().ServeHTTP(w, r)
-	})
+	})))
 	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
-		owner := "nobody yet"
-		if m := s.standing.Load(); m != nil {
-			owner = cmp.Or(m.Owner(), owner)
+		m := s.standing.Load()
+		switch {
+		case r.URL.Path == "/readyz" && r.URL.Query().Has(askOwner) && m != nil:
+			refuse(w, "standby of "+cmp.Or(m.Owner(), "nobody yet"))
+		case m == nil:
+			refuse(w, "this hub has not read the log yet; try again")
+		default:
+			forward.ServeHTTP(w, r)
 		}
-		text := "standby of " + owner
-		if !slices.Contains(alwaysServed, r.URL.Path) {
-			text += ": ask the hub that serves, by the address that leads to it"
-		}
-		refuse(w, text)
 	})
-	return httpserver.Listen(ho, o.Log, mux)
+	return mux
 }
+
+// askOwner is a parameter of /readyz for who looks for the hub that owns the log. Without it all are ready that have requests answered.
+const askOwner = "owner"
 
 func (s *sharedLog) register(m metrics.Registry) {
 	f := promauto.With(m)

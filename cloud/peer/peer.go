@@ -54,7 +54,9 @@ type Hubs struct {
 	mu       sync.Mutex
 	handlers map[string]func(Stream)
 	sessions map[string][]connection // by hub, the newest last
-	dialing  sync.Mutex
+	dialing  chan struct{}           // has one in it while somebody dials
+	failed   error                   // why the last dialing failed, for a moment
+	until    time.Time
 }
 
 // connection is one to another hub.
@@ -88,7 +90,7 @@ func Listen(o Options) (*Hubs, error) {
 	if err != nil {
 		return nil, fmt.Errorf("store.peer.listen: %w", err)
 	}
-	h := &Hubs{o: o, listener: daemon.ReserveDescriptors(l, daemon.HTTPReserve), handlers: map[string]func(Stream){}, sessions: map[string][]connection{}}
+	h := &Hubs{o: o, listener: daemon.ReserveDescriptors(l, daemon.HTTPReserve), handlers: map[string]func(Stream){}, sessions: map[string][]connection{}, dialing: make(chan struct{}, 1)}
 	h.ctx, h.cancel = context.WithCancel(context.Background())
 	o.Log.Info().Stringer("address", l.Addr()).Msg("listening for other hubs")
 	return h, nil
@@ -119,11 +121,10 @@ func (h *Hubs) Address(advertise string) (string, error) {
 // Close ends all connections.
 func (h *Hubs) Close() error {
 	h.cancel()
-	err := h.listener.Close()
-	if errors.Is(err, net.ErrClosed) { // by Run, which has ended
-		err = nil
+	if err := h.listener.Close(); !errors.Is(err, net.ErrClosed) {
+		return err
 	}
-	return err
+	return nil
 }
 
 // Handle has streams for a purpose served from now on, each in a goroutine; nil: no more. The stream is closed when serve returns.
@@ -166,7 +167,9 @@ func (h *Hubs) accept() {
 			}
 			session, err := yamux.Server(secure, h.muxConfig())
 			if err == nil {
-				h.serve(hub, connection{Session: session})
+				one := connection{Session: session}
+				h.add(hub, one)
+				h.serve(hub, one)
 			}
 		}()
 	}
@@ -215,11 +218,14 @@ func (h *Hubs) muxConfig() *yamux.Config {
 	return c
 }
 
+func (h *Hubs) add(hub string, s connection) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.sessions[hub] = append(h.sessions[hub], s)
+}
+
 // serve takes streams of a connection until it ends.
 func (h *Hubs) serve(hub string, s connection) {
-	h.mu.Lock()
-	h.sessions[hub] = append(h.sessions[hub], s)
-	h.mu.Unlock()
 	stop := context.AfterFunc(h.ctx, func() { _ = s.Close() })
 	defer func() {
 		stop()
@@ -326,12 +332,31 @@ func (h *Hubs) session(hub string) *yamux.Session {
 
 // connect returns the connection to a hub, and makes it if there is none.
 func (h *Hubs) connect(ctx context.Context, to Owner) (*yamux.Session, error) {
-	h.dialing.Lock()
-	defer h.dialing.Unlock()
 	if s := h.session(to.Name); s != nil {
 		return s, nil
 	}
-	ctx, stop := context.WithTimeout(ctx, handshakeTime)
+	select {
+	case h.dialing <- struct{}{}:
+		defer func() { <-h.dialing }()
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	if s := h.session(to.Name); s != nil {
+		return s, nil
+	}
+	if time.Now().Before(h.until) {
+		return nil, h.failed
+	}
+	s, err := h.dial(to)
+	if err != nil {
+		h.failed, h.until = err, time.Now().Add(retryTime)
+	}
+	return s, err
+}
+
+// dial makes a connection, whoever waits for it: the next one needs it, too.
+func (h *Hubs) dial(to Owner) (*yamux.Session, error) {
+	ctx, stop := context.WithTimeout(h.ctx, handshakeTime)
 	defer stop()
 	conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", to.Address)
 	if err != nil {
@@ -349,7 +374,9 @@ func (h *Hubs) connect(ctx context.Context, to Owner) (*yamux.Session, error) {
 	if err != nil {
 		return nil, errors.Join(err, secure.Close())
 	}
-	go h.serve(to.Name, connection{session, true})
+	one := connection{session, true}
+	h.add(to.Name, one)
+	go h.serve(to.Name, one)
 	return session, nil
 }
 

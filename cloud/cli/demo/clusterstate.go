@@ -77,7 +77,7 @@ func askHub(ctx context.Context, address string) string {
 	case owns[1] == "0":
 		return hubStandsBy
 	}
-	if _, err := fetchText(ctx, "http://"+address+"/readyz"); err != nil {
+	if _, err := fetchText(ctx, "http://"+address+"/readyz?owner"); err != nil {
 		return hubStandsBy
 	}
 	return hubServes

@@ -1,0 +1,268 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package peer
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/http/httputil"
+	"net/netip"
+	"net/url"
+	"sync"
+	"time"
+)
+
+// purposeHTTP is that of streams with requests that another hub was sent.
+const purposeHTTP = "http"
+
+// forwardedHeader says whose request it is. It is read on streams of other hubs alone, which put their own in the place of any that a client sends.
+const forwardedHeader = "Edgebus-Forwarded"
+
+// forwarded is the connection on which another hub got a request.
+type forwarded struct {
+	Remote       string   `json:"remote"`
+	Local        string   `json:"local,omitempty"`
+	TLS          bool     `json:"tls,omitempty"`
+	Certificates [][]byte `json:"certificates,omitempty"` // the client's and its chain, whose key it has shown to have
+}
+
+func forwardedBy(r *http.Request) forwarded {
+	f := forwarded{Remote: r.RemoteAddr, TLS: r.TLS != nil}
+	if local, ok := r.Context().Value(http.LocalAddrContextKey).(net.Addr); ok {
+		f.Local = local.String()
+	}
+	if r.TLS != nil && len(r.TLS.VerifiedChains) > 0 {
+		for _, c := range r.TLS.PeerCertificates {
+			f.Certificates = append(f.Certificates, c.Raw)
+		}
+	}
+	return f
+}
+
+const (
+	idleStreams = 64
+	idleTime    = 30 * time.Second
+	answerTime  = time.Minute // for a client to read what there is of an answer
+	dialTime    = 2 * time.Second
+)
+
+// unreachedError is why a request was not sent to the owner.
+type unreachedError struct{ error }
+
+func (e unreachedError) Unwrap() error { return e.error }
+
+// Forwarder is a handler that has the owner answer, with the client's identity. While there is no owner it answers 503.
+type Forwarder struct {
+	h         *Hubs
+	transport *http.Transport
+	proxy     *httputil.ReverseProxy
+}
+
+// Forward makes a Forwarder.
+func (h *Hubs) Forward() *Forwarder {
+	transport := &http.Transport{
+		DisableCompression: true, MaxIdleConnsPerHost: idleStreams, IdleConnTimeout: idleTime,
+		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			ctx, stop := context.WithTimeout(ctx, dialTime)
+			defer stop()
+			c, err := h.Dial(ctx, purposeHTTP)
+			if err != nil {
+				err = unreachedError{err}
+			}
+			return c, err
+		},
+	}
+	proxy := &httputil.ReverseProxy{
+		Transport: transport, FlushInterval: -1,
+		Rewrite: func(p *httputil.ProxyRequest) {
+			p.Out.URL.Scheme, p.Out.URL.Host = "http", "owner"
+			p.Out.Host = p.In.Host
+			said, _ := json.Marshal(forwardedBy(p.In)) // of strings
+			p.Out.Header.Set(forwardedHeader, string(said))
+		},
+		ErrorHandler: func(w http.ResponseWriter, r *http.Request, err error) {
+			// A write that was sent may be done: its connection ends without an answer, as one to the owner would.
+			if !errors.As(err, new(unreachedError)) && r.Method != http.MethodGet && r.Method != http.MethodHead {
+				panic(http.ErrAbortHandler)
+			}
+			h.refuse(w, err)
+		},
+	}
+	return &Forwarder{h, transport, proxy}
+}
+
+func (f *Forwarder) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	f.proxy.ServeHTTP(&patientWriter{w, http.NewResponseController(w)}, r)
+}
+
+// Local is a handler of this hub's own for whoever may read a path at the owner. Who comes over a plain connection of this host is let in while there is none.
+func (f *Forwarder) Local(path string, own http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		ask := r.Clone(r.Context())
+		ask.Method, ask.URL = http.MethodHead, &url.URL{Scheme: "http", Host: "owner", Path: path}
+		said, _ := json.Marshal(forwardedBy(r)) // of strings
+		ask.Header.Set(forwardedHeader, string(said))
+		ask.Body = nil
+		ask.Header.Del("Accept-Encoding")
+		answer, err := f.transport.RoundTrip(ask)
+		remote, _ := netip.ParseAddrPort(r.RemoteAddr)
+		switch {
+		case err != nil && r.TLS == nil && remote.Addr().Unmap().IsLoopback():
+			own.ServeHTTP(w, r)
+		case err != nil:
+			f.h.refuse(w, err)
+		default:
+			_ = answer.Body.Close()
+			if answer.StatusCode == http.StatusOK {
+				own.ServeHTTP(w, r)
+				return
+			}
+			for _, name := range []string{"Www-Authenticate", "Retry-After"} {
+				if value := answer.Header.Get(name); value != "" {
+					w.Header().Set(name, value)
+				}
+			}
+			http.Error(w, "the hub that serves doesn't let you read this: "+http.StatusText(answer.StatusCode), answer.StatusCode)
+		}
+	})
+}
+
+func (h *Hubs) refuse(w http.ResponseWriter, err error) {
+	owner, _ := h.o.Owner()
+	w.Header().Set("Retry-After", "1")
+	http.Error(w, fmt.Sprintf("standby of %s: %s", orNobody(owner.Name), explain(err)), http.StatusServiceUnavailable)
+}
+
+func orNobody(name string) string {
+	if name == "" {
+		return "nobody yet"
+	}
+	return name
+}
+
+// explain says for clients why the owner doesn't answer. What it says isn't for strangers to know: addresses are in the hub's log.
+func explain(err error) string {
+	switch {
+	case errors.Is(err, ErrSelf):
+		return "this hub is taking over"
+	case errors.Is(err, ErrNoOwner):
+		return "no hub serves; try again"
+	case errors.Is(err, ErrRefused):
+		return "it is taking over"
+	}
+	return "it doesn't answer; try again"
+}
+
+// patientWriter gives a client the same time to read each part of an answer, however many there are.
+type patientWriter struct {
+	http.ResponseWriter
+	c *http.ResponseController
+}
+
+func (w *patientWriter) Write(b []byte) (int, error) {
+	_ = w.c.SetWriteDeadline(time.Now().Add(answerTime)) // in tests there is none
+	return w.ResponseWriter.Write(b)
+}
+
+// Unwrap is for http.ResponseController.
+func (w *patientWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
+
+// ServeHTTP answers the requests that other hubs forward, until ctx ends. Certificates of their clients are judged here again.
+func (h *Hubs) ServeHTTP(ctx context.Context, verify func([]*x509.Certificate) ([][]*x509.Certificate, error), handler http.Handler) error {
+	l := &streamListener{h: h, streams: make(chan net.Conn), closed: make(chan struct{})}
+	server := &http.Server{
+		Handler: restoreClient(verify, handler), ReadHeaderTimeout: handshakeTime, IdleTimeout: 2 * idleTime, MaxHeaderBytes: 1 << 20,
+		BaseContext: func(net.Listener) context.Context { return ctx },
+	}
+	h.Handle(purposeHTTP, l.take)
+	defer h.Handle(purposeHTTP, nil)
+	defer context.AfterFunc(ctx, func() { _ = server.Close() })()
+	if err := server.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+		return err
+	}
+	return nil
+}
+
+// restoreClient has a request be as if its client had sent it here.
+func restoreClient(verify func([]*x509.Certificate) ([][]*x509.Certificate, error), next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		var f forwarded
+		if err := json.Unmarshal([]byte(r.Header.Get(forwardedHeader)), &f); err != nil {
+			http.Error(w, "a request of another hub doesn't say whose it is: do they have the same version?", http.StatusBadRequest)
+			return
+		}
+		r.Header.Del(forwardedHeader)
+		r.RemoteAddr = f.Remote
+		local, _ := netip.ParseAddrPort(f.Local) // none is no address of loopback
+		r = r.WithContext(context.WithValue(r.Context(), http.LocalAddrContextKey, net.Addr(net.TCPAddrFromAddrPort(local))))
+		if f.TLS {
+			r.TLS = &tls.ConnectionState{HandshakeComplete: true, Version: tls.VersionTLS13, PeerCertificates: parseChain(f.Certificates)}
+			if len(r.TLS.PeerCertificates) > 0 {
+				r.TLS.VerifiedChains, _ = verify(r.TLS.PeerCertificates) // else nobody is named by it
+			}
+		}
+		next.ServeHTTP(w, r)
+	})
+}
+
+func parseChain(raw [][]byte) (chain []*x509.Certificate) {
+	for _, der := range raw {
+		c, err := x509.ParseCertificate(der)
+		if err != nil {
+			return nil
+		}
+		chain = append(chain, c)
+	}
+	return chain
+}
+
+// streamListener has a server of HTTP take streams.
+type streamListener struct {
+	h       *Hubs
+	streams chan net.Conn
+	once    sync.Once
+	closed  chan struct{}
+}
+
+func (l *streamListener) take(s Stream) {
+	c := &servedStream{Stream: s, over: make(chan struct{})}
+	select {
+	case l.streams <- c:
+		<-c.over
+	case <-l.closed:
+	}
+}
+
+func (l *streamListener) Accept() (net.Conn, error) {
+	select {
+	case c := <-l.streams:
+		return c, nil
+	case <-l.closed:
+		return nil, net.ErrClosed
+	}
+}
+
+func (l *streamListener) Close() error {
+	l.once.Do(func() { close(l.closed) })
+	return nil
+}
+
+func (l *streamListener) Addr() net.Addr { return l.h.Addr() }
+
+// servedStream says when its server has closed it.
+type servedStream struct {
+	Stream
+	once sync.Once
+	over chan struct{}
+}
+
+func (s *servedStream) Close() error {
+	s.once.Do(func() { close(s.over) })
+	return s.Stream.Close()
+}

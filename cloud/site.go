@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cloud
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"net/http"
+	"sync/atomic"
+
+	"github.com/edgebus/edgebus/broker/daemon/httpserver"
+	"github.com/edgebus/edgebus/configs"
+)
+
+// site is what a hub of a cluster serves over HTTP from its start on: first as one that stands by, then as the owner, on the same connections.
+type site struct {
+	*httpserver.Server
+	handler atomic.Pointer[http.Handler]
+	stop    context.CancelFunc
+	served  chan struct{}
+	err     error // of serving; after served
+	tls     configs.TLSListener
+}
+
+// openSite serves a hub that stands by, until ctx ends.
+func openSite(ctx context.Context, o Options, p *peers, standBy http.Handler) (*site, error) {
+	c := o.Config.HTTP
+	c.TLS.Own = func(clientCA []byte) *tls.Config { return p.certificates(clientCA) }
+	s := &site{served: make(chan struct{}), tls: c.TLS}
+	s.handler.Store(&standBy)
+	server, err := httpserver.Listen(httpserver.Options{
+		Listen: c.Listen, ListenTLS: c.TLS.Listen, TLS: c.TLS.Config, Limits: o.Config.Limits.Limits,
+	}, o.Log, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { (*s.handler.Load()).ServeHTTP(w, r) }))
+	if err != nil {
+		return nil, err
+	}
+	s.Server = server
+	ctx, s.stop = context.WithCancel(ctx)
+	go func() {
+		defer close(s.served)
+		s.err = server.Run(ctx)
+	}()
+	return s, nil
+}
+
+// close ends it, if it isn't over.
+func (s *site) close() error {
+	if s == nil {
+		return nil
+	}
+	s.stop()
+	<-s.served
+	return s.err
+}
+
+// certificates are those of the hubs' authority as this one has it at the moment.
+func (p *peers) certificates(clientCA []byte) *tls.Config {
+	return &tls.Config{MinVersion: tls.VersionTLS12, GetConfigForClient: func(hello *tls.ClientHelloInfo) (*tls.Config, error) {
+		a := p.authority.Load()
+		if a == nil {
+			return nil, errors.New("this hub has no authority before it has served once")
+		}
+		return a.TLS(clientCA, "h2", "http/1.1").GetConfigForClient(hello)
+	}}
+}
+
+// verifyClient judges the certificate of a client that another hub has forwarded as this hub's own port does.
+func (s *site) verifyClient(chain []*x509.Certificate) ([][]*x509.Certificate, error) {
+	c, err := s.tls.Config()
+	if err == nil && c.GetConfigForClient != nil {
+		c, err = c.GetConfigForClient(nil)
+	}
+	if err != nil {
+		return nil, err
+	}
+	o := x509.VerifyOptions{Roots: c.ClientCAs, Intermediates: x509.NewCertPool(), KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}}
+	if o.Roots == nil { // which would be the system's
+		return nil, errors.New("no authority of clients is configured")
+	}
+	for _, more := range chain[1:] {
+		o.Intermediates.AddCert(more)
+	}
+	return chain[0].Verify(o)
+}
+
+// serveHTTP has a hub serve its API, on the site that is there already if it is one of a cluster.
+func serveHTTP(cfg configs.Hub, o Options, shared *sharedLog, handler http.Handler) (server *httpserver.Server, run func(context.Context) error, err error) {
+	if shared == nil {
+		server, err = httpserver.Listen(httpserver.Options{
+			Listen: cfg.HTTP.Listen, ListenTLS: cfg.HTTP.TLS.Listen, TLS: cfg.HTTP.TLS.Config, Limits: cfg.Limits.Limits,
+		}, o.Log, handler)
+		if err != nil {
+			return nil, nil, err
+		}
+		return server, server.Run, nil
+	}
+	s := shared.site
+	return s.Server, func(ctx context.Context) error {
+		s.handler.Store(&handler)
+		ctx, stop := context.WithCancel(ctx)
+		defer stop()
+		go func() {
+			<-s.served
+			stop()
+		}()
+		err := shared.peers.ServeHTTP(ctx, s.verifyClient, handler)
+		return errors.Join(err, s.close())
+	}, nil
+}

@@ -1,0 +1,171 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package e2e
+
+import (
+	"bufio"
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/base64"
+	"encoding/pem"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/edgebus/edgebus/test/harness"
+	"github.com/edgebus/edgebus/test/selfsigned"
+	"github.com/edgebus/edgebus/topics/password"
+)
+
+// kubectlAt is kubectl that talks to a hub by its own address.
+func (c *hubCluster) kubectlAt(h clusterHub, args ...string) *exec.Cmd {
+	cmd := exec.CommandContext(c.t.Context(), filepath.Join(filepath.Dir(c.Bin), ".tools", "kubectl"), append([]string{"--server", "http://" + h.http}, args...)...)
+	cmd.Env = append(os.Environ(), "HOME="+c.Dir, "KUBECONFIG=")
+	return cmd
+}
+
+func modelYAML(name string) io.Reader {
+	return strings.NewReader("{apiVersion: edgebus.io/v1alpha1, kind: DeviceModel, metadata: {name: " + name + "}, spec: {properties: [{name: level, type: int, accessMode: ReadWrite}]}}")
+}
+
+func (c *hubCluster) standbys(owner clusterHub) (all []clusterHub) {
+	for _, h := range c.hubs {
+		if h != owner {
+			all = append(all, h)
+		}
+	}
+	return all
+}
+
+// awaitForwarding waits until all hubs have requests answered.
+func (c *hubCluster) awaitForwarding() {
+	c.t.Helper()
+	for _, h := range c.hubs {
+		require.NoError(c.t, harness.Eventually(c.t.Context(), time.Minute, func(ctx context.Context) error {
+			_, err := harness.Call(ctx, http.MethodGet, "http://"+h.http+"/readyz", nil)
+			return err
+		}))
+	}
+}
+
+// What is written at one hub is read at the others, at once; kubectl needs none of them in particular, and goes on at those that are left.
+func TestKubectlHasThreeAddresses(t *testing.T) {
+	c := newHubCluster(t)
+	owner := c.awaitServing()
+	c.awaitForwarding()
+	for _, h := range c.standbys(owner) {
+		_, err := harness.Call(t.Context(), http.MethodGet, "http://"+h.http+"/readyz?owner", nil)
+		require.ErrorContains(t, err, "standby of "+owner.name)
+	}
+	at := c.standbys(owner)[0]
+	watch := c.kubectlAt(at, "get", "devicemodels", "--watch-only", "--output-watch-events", "-o", "name")
+	out, err := watch.StdoutPipe()
+	require.NoError(t, err)
+	require.NoError(t, watch.Start())
+	told := bufio.NewReader(out)
+	for i := range 12 {
+		name := fmt.Sprint("model-", i)
+		create := c.kubectlAt(c.hubs[i%3], "create", "-f", "-")
+		create.Stdin = modelYAML(name)
+		said, err := create.CombinedOutput()
+		require.NoError(t, err, string(said))
+		for _, h := range c.hubs {
+			text, err := harness.Call(t.Context(), http.MethodGet, "http://"+h.http+modelsPath+"/"+name, nil)
+			require.NoError(t, err, h.name)
+			require.Contains(t, string(text), name)
+			text, err = harness.Call(t.Context(), http.MethodGet, "http://"+h.http+modelsPath, nil)
+			require.NoError(t, err, h.name)
+			require.Contains(t, string(text), fmt.Sprintf("%q", name))
+		}
+		if i == 0 {
+			continue // the watch may have begun behind it
+		}
+		for {
+			line, err := told.ReadString('\n')
+			require.NoError(t, err)
+			if strings.Contains(line, name) {
+				break
+			}
+		}
+	}
+	require.NoError(t, c.Crash(owner.name))
+	_, err = io.Copy(io.Discard, told)
+	require.NoError(t, err)
+	_ = watch.Wait() // it ends with the owner, or is gone on with
+	for i, h := range c.standbys(owner) {
+		name := fmt.Sprint("after-", i)
+		require.NoError(t, harness.Eventually(t.Context(), time.Minute, func(context.Context) error {
+			create := c.kubectlAt(h, "apply", "-f", "-")
+			create.Stdin = modelYAML(name)
+			said, err := create.CombinedOutput()
+			if err != nil {
+				return fmt.Errorf("%w: %s", err, said)
+			}
+			return nil
+		}))
+	}
+	for _, h := range c.standbys(owner) {
+		for _, name := range []string{"after-0", "after-1", "model-11"} {
+			_, err := harness.Call(t.Context(), http.MethodGet, "http://"+h.http+modelsPath+"/"+name, nil)
+			require.NoError(t, err)
+		}
+	}
+}
+
+// A client is who it shows to be to the hub that it asks, at each of them alike; what it says in the words of hubs is worth nothing.
+func TestEachHubKnowsItsClientsAndBelievesNoForgedOnes(t *testing.T) {
+	cert, key := selfsigned.NewPEM(t, "carla", "carla")
+	dir := t.TempDir()
+	clientCA := filepath.Join(dir, "carla.pem")
+	require.NoError(t, os.WriteFile(clientCA, cert, 0o600))
+	users := fmt.Sprintf("auth: {anonymous: never, users: [{name: op, role: operator, nodes: ['*'], passwordHash: %q}, {name: carla, role: operator, nodes: ['*']}]}\n", password.NewHash([]byte("secret")))
+	c := newHubCluster(t, func(settings string) string {
+		return strings.Replace(settings, "tls: {", fmt.Sprintf("tls: {clientCA: %q, ", clientCA), 1) + users
+	})
+	owner := c.awaitServing()
+	c.awaitForwarding()
+	authority := x509.NewCertPool()
+	roots, err := filepath.Glob(filepath.Join(c.Dir, owner.name, "authority", "*.pem"))
+	require.NoError(t, err)
+	text, err := os.ReadFile(roots[0])
+	require.NoError(t, err)
+	require.True(t, authority.AppendCertsFromPEM(text))
+	block, _ := pem.Decode(cert)
+	forged := fmt.Sprintf(`{"remote":"127.0.0.1:1","local":"127.0.0.1:2","tls":true,"certificates":[%q]}`, base64.StdEncoding.EncodeToString(block.Bytes))
+	pair, err := tls.X509KeyPair(cert, key)
+	require.NoError(t, err)
+	unknown, err := tls.X509KeyPair(selfsigned.NewPEM(t, "carla", "carla"))
+	require.NoError(t, err)
+	ask := func(url string, certificates []tls.Certificate, change func(*http.Request)) int {
+		t.Helper()
+		client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true, TLSClientConfig: &tls.Config{RootCAs: authority, Certificates: certificates}}}
+		r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url+modelsPath, nil)
+		require.NoError(t, err)
+		change(r)
+		answer, err := client.Do(r)
+		if err != nil {
+			return 0
+		}
+		defer answer.Body.Close()
+		return answer.StatusCode
+	}
+	for _, h := range c.hubs {
+		for _, url := range []string{"http://" + h.http, "https://" + h.https} {
+			require.Equal(t, http.StatusUnauthorized, ask(url, nil, func(*http.Request) {}), url)
+			require.Equal(t, http.StatusUnauthorized, ask(url, nil, func(r *http.Request) { r.Header.Set("Edgebus-Forwarded", forged) }), url)
+			require.Equal(t, http.StatusUnauthorized, ask(url, nil, func(r *http.Request) { r.SetBasicAuth("op", "wrong") }), url)
+			require.Equal(t, http.StatusOK, ask(url, nil, func(r *http.Request) { r.SetBasicAuth("op", "secret") }), url)
+		}
+		require.Equal(t, http.StatusOK, ask("https://"+h.https, []tls.Certificate{pair}, func(*http.Request) {}), h.name)
+		require.Zero(t, ask("https://"+h.https, []tls.Certificate{unknown}, func(r *http.Request) { r.Header.Set("Edgebus-Forwarded", forged) }), h.name)
+	}
+}
