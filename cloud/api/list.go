@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/rs/zerolog"
@@ -159,6 +160,9 @@ func (r *request) checkVersionMatch(rev uint64) error {
 	return nil
 }
 
+// statusBuffers are what the statuses of a page are read into.
+var statusBuffers = sync.Pool{New: func() any { return new([]byte) }}
+
 // list serves GET of a collection.
 func (l *lister) list(w http.ResponseWriter, r *request) error {
 	if r.wantsSummary() {
@@ -174,6 +178,13 @@ func (l *lister) list(w http.ResponseWriter, r *request) error {
 	opts, err := r.listOptions()
 	if err != nil {
 		return err
+	}
+	if opts.Limit > 0 && opts.Limit <= selectPage && sel.empty() { // a page: its statuses are garbage once they are written
+		opts.Buffer = statusBuffers.Get().(*[]byte)
+		defer func() {
+			*opts.Buffer = (*opts.Buffer)[:0]
+			statusBuffers.Put(opts.Buffer)
+		}()
 	}
 	collect := l.collect
 	if r.asksIndex() {

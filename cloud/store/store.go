@@ -74,6 +74,8 @@ type ListOptions struct {
 	DataOnly bool
 	// StatusOf chooses whose statuses are read, by objects without them, in their order; nil: everybody's.
 	StatusOf func(Object) bool
+	// Buffer is what statuses are appended to, by a caller who uses its memory again once they are read; nil: each has its own.
+	Buffer *[]byte
 	// Reader is who reads page by page: the revisions of one reader don't push out those of others.
 	Reader string
 }

@@ -33,13 +33,13 @@ type derivedStatus struct {
 	status packedText // until then: what is stored
 }
 
-// read is the status of an object.
-func (d *derivedStatus) read(o store.Object) []byte {
+// read is the status of an object, in a buffer as unpackInto has it.
+func (d *derivedStatus) read(o store.Object, buffer *[]byte) []byte {
 	d.once.Do(func() {
 		o.Status = d.status.unpack()
 		d.status = packText(d.of(o))
 	})
-	return d.status.unpack()
+	return d.status.unpackInto(buffer)
 }
 
 // again is for another version of the object. It was read.
@@ -60,12 +60,15 @@ func (e *objectVersion) compare(namespace, name string) int {
 	return strings.Compare(e.name, name)
 }
 
-func (e *objectVersion) object(kind string) store.Object {
+func (e *objectVersion) object(kind string) store.Object { return e.objectInto(kind, nil) }
+
+// objectInto is the object with its status in a buffer as unpackInto has it.
+func (e *objectVersion) objectInto(kind string, buffer *[]byte) store.Object {
 	o := e.dataOnly(kind)
 	if e.derived != nil {
-		o.Status = e.derived.read(o)
+		o.Status = e.derived.read(o, buffer)
 	} else {
-		o.Status = e.status.unpack()
+		o.Status = e.status.unpackInto(buffer)
 	}
 	return o
 }

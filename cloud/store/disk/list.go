@@ -32,7 +32,7 @@ func (t *table) page(kind string, opts store.ListOptions) (p store.Page) {
 		if o := e.dataOnly(kind); opts.DataOnly || opts.StatusOf != nil && !opts.StatusOf(o) {
 			return o
 		}
-		return e.object(kind)
+		return e.objectInto(kind, opts.Buffer)
 	}
 	if opts.Name != "" {
 		if e := t.get(opts.Namespace, opts.Name); e != nil {
