@@ -271,7 +271,8 @@ type retainedWrites struct {
 type retainedWrite struct {
 	stored *session.Message // nil: none
 	last   *session.Message // written last
-	open   int
+	begun  int
+	ended  int
 }
 
 func (d *retainedWrites) begin(m, old *session.Message) {
@@ -286,7 +287,7 @@ func (d *retainedWrites) begin(m, old *session.Message) {
 		d.byTopic[m.Topic] = x
 	}
 	x.last = m
-	x.open++
+	x.begun++
 }
 
 // record is the record of a topic with a pending write, which may have cleared the topic; 0: there is none. The next message
@@ -305,7 +306,7 @@ func (d *retainedWrites) end(m *session.Message, err error) (stored *session.Mes
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	x := d.byTopic[m.Topic]
-	if x.open--; x.open == 0 {
+	if x.ended++; x.ended == x.begun {
 		delete(d.byTopic, m.Topic)
 	}
 	if err == nil {
@@ -313,6 +314,31 @@ func (d *retainedWrites) end(m *session.Message, err error) (stored *session.Mes
 		return m, false
 	}
 	return x.stored, x.last == m
+}
+
+// pendingWrite is a write that wasn't done when somebody asked: the latest of its topic.
+type pendingWrite struct {
+	of     *retainedWrite
+	number int
+}
+
+// matching are the writes that are not done, of topics that the filter matches.
+func (d *retainedWrites) matching(filter string) (pending []pendingWrite) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for topic, x := range d.byTopic {
+		if topics.Match(filter, topic) {
+			pending = append(pending, pendingWrite{x, x.begun})
+		}
+	}
+	return pending
+}
+
+// left are those writes that still aren't done.
+func (d *retainedWrites) left(pending []pendingWrite) []pendingWrite {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return slices.DeleteFunc(pending, func(p pendingWrite) bool { return p.of.ended >= p.number })
 }
 
 func (r *retainedMessages) committed(m *session.Message, err error) {

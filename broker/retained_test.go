@@ -439,6 +439,33 @@ func TestAnExpiredMessageInDoubtStays(t *testing.T) {
 	require.Nil(t, b.retained.get("a"))
 }
 
+// What is being stored may never be: who subscribes meanwhile is sent what is stored, when that is known. Other topics don't wait.
+func TestARetainedMessageIsShownWhenItIsStored(t *testing.T) {
+	j, err := journal.Open(journal.Options{Dir: t.TempDir()})
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = j.Close() })
+	f := &fickleJournal{Journal: j}
+	b := startBroker(t, func(o *Options) { o.Journal = f })
+	set := func(topic, payload string) chan error {
+		done := make(chan error, 1)
+		b.Pass(Message{Topic: topic, Payload: []byte(payload), QoS: 1, Retain: true}, func(err error) { done <- err })
+		return done
+	}
+	require.NoError(t, <-set("a/1", "first"))
+	require.NoError(t, <-set("b", "there"))
+	f.fail = true
+	second := set("a/1", "second") // fails with the next commit
+	sub := openClient(t, b, "sub")
+	sub.sub("a/+", 0)
+	sub.nothing()
+	sub.sub("b", 0)
+	require.Equal(t, "there", string(sub.expect(packets.Publish).Payload))
+	require.NoError(t, <-set("c", "x"))
+	require.Error(t, <-second)
+	require.Equal(t, "first", string(sub.expect(packets.Publish).Payload))
+	sub.nothing()
+}
+
 func TestExpiredMessagesAreForgottenNowAndThen(t *testing.T) {
 	now := &testClock{now: time.Now()}
 	b, err := New(Options{Now: now.read, Log: zerolog.Nop()})

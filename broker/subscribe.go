@@ -7,6 +7,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/mochi-mqtt/server/v2/packets"
 
@@ -187,7 +188,8 @@ func (r *subscribeRequest) subackCode(err error) byte {
 }
 
 // pullRetained starts sending the retained messages of new subscriptions, as their retain handling says. It first waits for
-// publishes that were routed before the subscriptions existed, so that these are retained by then.
+// publishes that were routed before the subscriptions existed, so that these are retained by then. Topics of which a message is being stored make the subscriptions
+// that match them wait for that, and no others.
 func (r *subscribeRequest) pullRetained() {
 	c := r.c
 	passed := false
@@ -199,7 +201,27 @@ func (r *subscribeRequest) pullRetained() {
 			passed = true
 			c.b.retained.locks.pass()
 		}
-		c.client.sess.StartReplay(s.filter, c.b.retainedReader(s, ""))
+		s.startReplay(c.b, c.b.retained.writes.matching(s.plain), time.Millisecond)
+	}
+}
+
+// longestReplayPause is the longest time between two looks at what a replay waits for.
+const longestReplayPause = 100 * time.Millisecond
+
+// startReplay starts sending the subscription's retained messages, when those are stored that were being stored when it was made: what isn't yet may never be,
+// and nobody may see it. A subscription that was replaced meanwhile has ended.
+func (s *subscription) startReplay(b *Broker, pending []pendingWrite, pause time.Duration) {
+	pending = b.retained.writes.left(pending)
+	b.retained.locks.pass() // what failed is replaced by what is stored
+	cl := s.client
+	cl.mu.Lock()
+	defer cl.mu.Unlock()
+	switch {
+	case cl.subs[s.filter] != s:
+	case len(pending) > 0:
+		time.AfterFunc(pause, func() { s.startReplay(b, pending, min(2*pause, longestReplayPause)) })
+	default:
+		cl.sess.StartReplay(s.filter, b.retainedReader(s, ""))
 	}
 }
 
