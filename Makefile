@@ -80,16 +80,17 @@ interop: needs needs-clients $(TOOLS)/gotestsum $(TOOLS)/kubectl $(TOOLS)/kubeed
 	@$(call TESTS,kubectl,./test/e2e,-count=1 -run TestScripts/kubectl-verbs,ALL_TESTS=1)
 
 .PHONY: chaos
-chaos: needs $(TOOLS)/gotestsum build ## break links, kill programs and cut power, ROUNDS times, and set clocks, CLOCK_ROUNDS times (SEED repeats a run); and what needs root
+chaos: needs $(TOOLS)/gotestsum $(TOOLS)/nats-server $(TOOLS)/linearizable build ## break links, kill programs and cut power, ROUNDS times, and set clocks, CLOCK_ROUNDS times (SEED repeats a run); and what needs root
 	@$(call TESTS,root,./test/e2e ./test/e2e/upgrade ./broker/journal ./broker/wal ./broker/history ./cloud/store/disk ./test/disk,-count=1 -timeout 10m -run '$(ROOTED)|$(IN_PART)',ROOT_TESTS=1 ALL_TESTS=1)
 	@rm -f .out/chaos.txt
 	@status=0; ROOT_TESTS=1 CHAOS_SUMMARY=$(CURDIR)/.out/chaos.txt $(STAGE) chaos $(GOTESTSUM) --jsonfile .out/chaos.json -- \
-		-count=1 -timeout $$((20 + (ROUNDS + CLOCK_ROUNDS) / 2))m ./test/chaos || status=$$?; \
+		-count=1 -timeout $$((20 + (ROUNDS + CLOCK_ROUNDS) / 2))m ./test/chaos/... || status=$$?; \
 		cat .out/chaos.txt 2>/dev/null || true; exit $$status
 
 .PHONY: chaos-cluster
-chaos-cluster: needs $(TOOLS)/gotestsum $(TOOLS)/nats-server build ## kill, pause and stop hubs of a cluster and the servers of its log, ROUNDS times (SEED repeats a run)
-	@CLUSTER_ROUNDS=$(ROUNDS) $(STAGE) chaos-cluster $(GOTESTSUM) --jsonfile .out/chaos-cluster.json -- -count=1 -timeout $$((10 + ROUNDS))m -run ThreeHubsAreOne ./test/e2e
+chaos-cluster: needs $(TOOLS)/gotestsum $(TOOLS)/nats-server $(TOOLS)/linearizable build ## break three hubs and the servers of their log, ROUNDS times, or each fault for MINUTES (FAULTS=hub-*,power chooses; SEED repeats a run)
+	@ROOT_TESTS=1 CLUSTER_ROUNDS=$(ROUNDS) MINUTES=$(MINUTES) CHAOS_SUMMARY=$(CURDIR)/.out/chaos-cluster.txt $(STAGE) chaos-cluster $(GOTESTSUM) --format standard-verbose --jsonfile .out/chaos-cluster.json -- \
+		-count=1 -timeout $$((20 + ROUNDS / 2 + 60 * $(or $(MINUTES),0)))m -run HubsOnHosts ./test/chaos/cluster
 
 .PHONY: fuzz
 fuzz: ## run every fuzz target for FUZZTIME
@@ -104,6 +105,7 @@ lint: $(TOOLS)/golangci-lint $(TOOLS)/govulncheck $(TOOLS)/helm ## check style, 
 	@$(STAGE) chart env -C test/tools/chart go test -count=1 .
 	@$(STAGE) chunkenc env -C test/tools/chunkenc go test -count=1 .
 	@$(STAGE) otlp env -C test/tools/otlp go test -count=1 .
+	@$(STAGE) porcupine env -C test/tools/porcupine go test -count=1 .
 	@$(STAGE) licenses env -C test/tools/licenses go test -count=1 .
 	@$(STAGE) govulncheck scripts/vulncheck.sh $(TOOLS)/govulncheck
 
@@ -177,7 +179,7 @@ needs:
 	@mkdir -p .out
 	@scripts/needs.sh mosquitto_pub=mosquitto-clients mosquitto_rr=mosquitto-clients /usr/sbin/mosquitto=mosquitto openssl=openssl curl=curl git=git \
 		/usr/sbin/mkfs.ext4=e2fsprogs mount=mount prlimit=util-linux unshare=util-linux \
-		ip=iproute2 /usr/sbin/tc=iproute2 kubectl=kubernetes-client dbus-daemon=dbus-daemon \
+		ip=iproute2 /usr/sbin/tc=iproute2 nsenter=util-linux iptables=iptables kubectl=kubernetes-client dbus-daemon=dbus-daemon \
 		/usr/lib/python3/dist-packages/kubernetes=python3-kubernetes /usr/lib/python3/dist-packages/grpc=python3-grpcio /usr/lib/python3/dist-packages/google/protobuf=python3-protobuf \
 		protoc=protobuf-compiler grpc_python_plugin=protobuf-compiler-grpc
 
@@ -246,6 +248,11 @@ $(TOOLS)/cosign: test/tools/cosign/go.mod test/tools/cosign/go.sum
 # The server of NATS, which replicates the log of several hubs.
 $(TOOLS)/nats-server: test/tools/nats/go.mod test/tools/nats/go.sum
 	@$(STAGE) $(@F) env -C test/tools/nats go build -ldflags '-s -w' -o $(TOOLS)/nats-server github.com/nats-io/nats-server/v2
+	@touch $@
+
+# What checks whether histories of registers are linearizable.
+$(TOOLS)/linearizable: test/tools/porcupine/go.mod test/tools/porcupine/go.sum test/tools/porcupine/main.go
+	@$(STAGE) $(@F) env -C test/tools/porcupine go build -ldflags '-s -w' -o $(TOOLS)/linearizable .
 	@touch $@
 
 # An OpenID Connect provider, for the tests of signing in.

@@ -445,18 +445,22 @@ func faultyRun(t *testing.T, seed uint64, took time.Duration) []string {
 	c.startAll()
 	dice := rand.New(rand.NewPCG(seed, 1))
 	var rolling sync.Mutex
-	c.memory.Inject(func([][]byte) orderedtest.AppendFault {
+	appendFaults, kills := 0, 0
+	c.memory.Inject(func([][]byte) (f orderedtest.AppendFault) {
 		rolling.Lock()
 		defer rolling.Unlock()
 		switch dice.IntN(20) {
 		case 0:
-			return orderedtest.LostAnswer
+			f = orderedtest.LostAnswer
 		case 1:
-			return orderedtest.LostRequest
+			f = orderedtest.LostRequest
 		case 2:
-			return orderedtest.LateRequest
+			f = orderedtest.LateRequest
+		default:
+			return orderedtest.None
 		}
-		return orderedtest.None
+		appendFaults++
+		return f
 	})
 	ctx, stop := context.WithTimeout(t.Context(), took)
 	defer stop()
@@ -480,6 +484,7 @@ func faultyRun(t *testing.T, seed uint64, took time.Duration) []string {
 		if h := c.hubs[faults.IntN(3)]; faults.IntN(4) == 0 {
 			h.kill()
 			h.start()
+			kills++
 		}
 	}
 	for _, h := range c.hubs { // also what waits for an answer
@@ -487,7 +492,7 @@ func faultyRun(t *testing.T, seed uint64, took time.Duration) []string {
 	}
 	work.Wait()
 	c.memory.Deliver()
-	t.Log(len(c.acked), "acknowledged")
+	t.Log(len(c.acked), "acknowledged,", appendFaults, "appends without a true answer,", kills, "hubs killed")
 	require.NotEmpty(t, c.acked)
 	return c.findings()
 }

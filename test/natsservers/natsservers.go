@@ -9,6 +9,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -30,8 +31,16 @@ type Servers struct {
 	each []*server
 }
 
+// Host is where a server runs.
+type Host struct {
+	Address string   // for all of its ports; empty: free ones of this host's loopback interface
+	Prefix  []string // stands before the server's command line
+	Dir     string   // for what it stores; empty: one of the test's
+}
+
 type server struct {
 	settings, store, monitor, client, logFile string
+	prefix                                    []string
 
 	mu   sync.Mutex
 	cmd  *exec.Cmd
@@ -41,7 +50,7 @@ type server struct {
 const settings = `server_name: %[1]s
 listen: "%[2]s"
 http: "%[3]s"
-jetstream { store_dir: "%[4]s", sync_interval: always, max_mem: 64MB, max_file: 4GB }
+jetstream { store_dir: "%[4]s", sync_interval: always, max_mem: 64MB, max_file: %[7]s }
 max_payload: 1MB
 cluster { name: test, listen: "%[5]s", routes: [%[6]s] }
 `
@@ -51,19 +60,34 @@ func Start(t testing.TB, count int) *Servers { return StartWith(t, count, nil) }
 
 // StartWith starts servers whose settings a function changes; nil: they are as they must be.
 func StartWith(t testing.TB, count int, change func(i int, settings string) string) *Servers {
+	return StartOn(t, make([]Host, count), change)
+}
+
+// StartOn is StartWith of a server on each host.
+func StartOn(t testing.TB, hosts []Host, change func(i int, settings string) string) *Servers {
 	t.Helper()
 	s := &Servers{t: t}
 	dir := t.TempDir()
 	var routes, clusters []string
-	for range count {
-		a := harness.FreeAddress(t)
+	at := func(h Host, port string) string {
+		if h.Address == "" {
+			return harness.FreeAddress(t)
+		}
+		return net.JoinHostPort(h.Address, port)
+	}
+	for _, h := range hosts {
+		a := at(h, "6222")
 		clusters, routes = append(clusters, a), append(routes, fmt.Sprintf("%q", "nats://"+a))
 	}
-	for i := range count {
+	for i, h := range hosts {
 		one := &server{
-			settings: filepath.Join(dir, fmt.Sprint(i, ".conf")), store: filepath.Join(dir, fmt.Sprint(i)), monitor: harness.FreeAddress(t), client: harness.FreeAddress(t), logFile: filepath.Join(dir, fmt.Sprint(i, ".log")),
+			settings: filepath.Join(dir, fmt.Sprint(i, ".conf")), store: filepath.Join(cmp.Or(h.Dir, dir), fmt.Sprint(i)), monitor: at(h, "8222"), client: at(h, "4222"), logFile: filepath.Join(dir, fmt.Sprint(i, ".log")), prefix: h.Prefix,
 		}
-		text := fmt.Sprintf(settings, fmt.Sprint("n", i), one.client, one.monitor, one.store, clusters[i], strings.Join(routes, ", "))
+		most := "4GB"
+		if h.Dir != "" {
+			most = "256MB"
+		}
+		text := fmt.Sprintf(settings, fmt.Sprint("n", i), one.client, one.monitor, one.store, clusters[i], strings.Join(routes, ", "), most)
 		if change != nil {
 			text = change(i, text)
 		}
@@ -146,7 +170,8 @@ func (s *Servers) Restart(i int) {
 		return
 	}
 	defer log.Close()
-	cmd := exec.Command(s.program(), "-c", one.settings)
+	line := append(slices.Clone(one.prefix), s.program(), "-c", one.settings)
+	cmd := exec.Command(line[0], line[1:]...)
 	cmd.Stdout, cmd.Stderr = log, log
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	if err := cmd.Start(); err != nil {
@@ -193,11 +218,48 @@ func (s *Servers) Damage(i int, stream string) {
 	}
 }
 
+// Running is whether a server's process is there.
+func (s *Servers) Running(i int) bool {
+	one := s.each[i]
+	one.mu.Lock()
+	defer one.mu.Unlock()
+	if one.cmd == nil {
+		return false
+	}
+	select {
+	case <-one.done:
+		return false
+	default:
+		return true
+	}
+}
+
+// Log is what a server has written last.
+func (s *Servers) Log(i int) string {
+	text, _ := os.ReadFile(s.each[i].logFile)
+	return string(text[max(0, len(text)-4<<10):])
+}
+
 // Pause stops a server's process, Resume has it go on.
 func (s *Servers) Pause(i int) { s.signal(i, syscall.SIGSTOP) }
 
 // Resume has a paused server go on.
 func (s *Servers) Resume(i int) { s.signal(i, syscall.SIGCONT) }
+
+// Freeze pauses a server, and returns when none of its threads runs any more.
+func (s *Servers) Freeze(i int) error {
+	s.Pause(i)
+	return harness.Eventually(s.t.Context(), 10*time.Second, func(context.Context) error {
+		stats, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", s.each[i].cmd.Process.Pid))
+		for _, file := range stats {
+			text, _ := os.ReadFile(file)
+			if _, state, _ := strings.Cut(string(text), ") "); state != "" && state[0] != 'T' && state[0] != 'D' {
+				return fmt.Errorf("server %d: a thread is in state %c", i, state[0])
+			}
+		}
+		return nil
+	})
+}
 
 func (s *Servers) signal(i int, sig syscall.Signal) {
 	one := s.each[i]

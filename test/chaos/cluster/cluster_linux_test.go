@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package cluster breaks three hubs and the three servers of their log, each in a network and on a disk of its own, under load, and looks after each fault at what
+// clients were promised:
+//
+//   - histories of registers, read and written over different hubs, are linearizable, as porcupine checks;
+//   - what was acknowledged at QoS 1 and 2 is in each session, and at QoS 2 or in a session whose client was away once;
+//   - wills come once;
+//   - lists and watches at changing hubs miss nothing, tell nothing twice, and their versions never fall;
+//   - all hubs go on with what the one that serves has.
+//
+// It prints its seed: SEED repeats whom which fault strikes. ROUNDS faults are drawn of FAULTS (globs with commas between; all), or each of them goes on for
+// MINUTES. Without both it is the mix of CI.
+package cluster
+
+import (
+	"fmt"
+	"maps"
+	"os"
+	"path"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+func number(name string) int {
+	n, _ := strconv.Atoi(os.Getenv(name))
+	return n
+}
+
+// pickFaults is which faults FAULTS means.
+func pickFaults(t *testing.T, all []string) (list []string) {
+	globs := os.Getenv("FAULTS")
+	if globs == "" {
+		return all
+	}
+	for _, name := range all {
+		if slices.ContainsFunc(strings.Split(globs, ","), func(glob string) bool { is, _ := path.Match(glob, name); return is }) {
+			list = append(list, name)
+		}
+	}
+	require.NotEmpty(t, list, "FAULTS is none of %s", all)
+	return list
+}
+
+func TestHubsOnHostsOfTheirOwnAreBroken(t *testing.T) {
+	seed := uint64(time.Now().UnixNano())
+	if n, err := strconv.ParseUint(os.Getenv("SEED"), 10, 64); err == nil {
+		seed = n
+	}
+	c := newHubs(t, seed, nil)
+	c.load = startLoad(c, seed)
+	faults := c.faults()
+	names := pickFaults(t, slices.Sorted(maps.Keys(faults)))
+	r := &faultRounds{c: c, seed: seed, faults: faults, count: map[string]int{}, began: time.Now()}
+	defer r.sum()
+	switch minutes, count := number("MINUTES"), number("CLUSTER_ROUNDS"); {
+	case minutes > 0:
+		for _, name := range names {
+			for until := time.Now().Add(time.Duration(minutes) * time.Minute); time.Now().Before(until); {
+				r.round(name)
+			}
+		}
+	case count > 0:
+		for range count {
+			r.round(names[c.dice.IntN(len(names))])
+		}
+	default:
+		c.dice.Shuffle(len(names), func(i, j int) { names[i], names[j] = names[j], names[i] })
+		for _, name := range names {
+			if time.Since(r.began) < mixTime {
+				r.round(name)
+			}
+		}
+	}
+}
+
+const mixTime = 3 * time.Minute
+
+// faultRounds are faults, one after the other.
+type faultRounds struct {
+	c      *hubs
+	seed   uint64
+	faults map[string]func()
+	done   int
+	count  map[string]int
+	began  time.Time
+}
+
+const wholeEvery = 5 // rounds, after which the sessions are asked whose clients are away
+
+func (r *faultRounds) round(name string) {
+	c, began := r.c, time.Now()
+	c.said = nil
+	c.load.registers.next(r.done)
+	gone := make(chan struct{})
+	go func() {
+		defer close(gone)
+		c.load.mail.will(c.load.ctx, fmt.Sprint("will-", r.done))
+	}()
+	c.sleep(200 * time.Millisecond) // of work before
+	r.faults[name]()
+	broken := time.Since(began)
+	c.whole()
+	c.sleep(200 * time.Millisecond) // and after
+	<-gone
+	whole := r.done%wholeEvery == wholeEvery-1
+	err := c.load.check(whole)
+	require.NoError(c.t, err, "round %d, SEED=%d: %s %v", r.done, r.seed, name, c.said)
+	c.t.Logf("%d %s %v: broken %s, all %s", r.done, name, c.said, broken.Round(100*time.Millisecond), time.Since(began).Round(100*time.Millisecond))
+	r.done++
+	r.count[name]++
+}
+
+func (r *faultRounds) sum() {
+	verdict := "clean"
+	if r.c.t.Failed() {
+		verdict = "FAILED"
+	}
+	line := fmt.Sprintf("%s: %s: SEED=%d, %d faults in %s, %s; %v", r.c.t.Name(), verdict, r.seed, r.done, time.Since(r.began).Round(time.Second), r.c.load, r.count)
+	r.c.t.Log(line)
+	if file := os.Getenv("CHAOS_SUMMARY"); file != "" {
+		if f, err := os.OpenFile(file, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o644); err == nil {
+			fmt.Fprintln(f, line)
+			_ = f.Close()
+		}
+	}
+}
