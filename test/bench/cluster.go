@@ -174,7 +174,7 @@ func (c *threeHubs) start(h *memberHub) error {
 		_ = cmd.Wait()
 		close(ended)
 	}()
-	return within(time.Minute, h.name+" doesn't start", func() bool { return answers(h.http, "/livez") })
+	return awaitWithin(time.Minute, h.name+" doesn't start", func() bool { return isAnswered(h.http, "/livez") })
 }
 
 func (h *memberHub) kill() {
@@ -194,8 +194,8 @@ func (c *threeHubs) stop() {
 
 var quickClient = http.Client{Timeout: time.Second, Transport: &http.Transport{DisableKeepAlives: true}}
 
-// answers says whether a path is there, with status 200.
-func answers(web, path string) bool {
+// isAnswered says whether a path is there, with status 200.
+func isAnswered(web, path string) bool {
 	r, err := quickClient.Get("http://" + web + path)
 	if err != nil {
 		return false
@@ -204,7 +204,7 @@ func answers(web, path string) bool {
 	return r.StatusCode == http.StatusOK
 }
 
-func within(d time.Duration, otherwise string, ok func() bool) error {
+func awaitWithin(d time.Duration, otherwise string, ok func() bool) error {
 	for begin := time.Now(); !ok(); time.Sleep(5 * time.Millisecond) {
 		if time.Since(begin) > d {
 			return fmt.Errorf("%s within %s", otherwise, d)
@@ -220,9 +220,9 @@ func (h *memberHub) owns() bool {
 }
 
 func (c *threeHubs) awaitServing(d time.Duration) (serving *memberHub, err error) {
-	err = within(d, "no hub serves", func() bool {
+	err = awaitWithin(d, "no hub serves", func() bool {
 		for _, h := range c.hubs {
-			if h.cmd != nil && answers(h.http, "/readyz") && h.owns() {
+			if h.cmd != nil && isAnswered(h.http, "/readyz") && h.owns() {
 				serving = h
 			}
 		}
@@ -245,7 +245,7 @@ func (c *threeHubs) awaitWhole() error {
 		return err
 	}
 	for _, h := range c.hubs {
-		err := within(5*time.Minute, h.name+" doesn't have what there is", func() bool {
+		err := awaitWithin(5*time.Minute, h.name+" doesn't have what there is", func() bool {
 			at, err := readGauge(h.http, "edgebus_cluster_position")
 			return err == nil && at >= end
 		})

@@ -263,7 +263,7 @@ func (c *threeHubs) failover(hub, leader bool) (f failoverTimes, err error) {
 	}
 	leads := -1
 	if leader {
-		if err := within(time.Minute, "no server leads", func() bool { leads = c.servers.Leader("edgebus"); return leads >= 0 }); err != nil {
+		if err := awaitWithin(time.Minute, "no server leads", func() bool { leads = c.servers.Leader("edgebus"); return leads >= 0 }); err != nil {
 			return f, err
 		}
 	}
@@ -295,7 +295,7 @@ func (c *threeHubs) timeFailover(begin time.Time, moves bool) (f failoverTimes, 
 	var owned, ready time.Duration
 	if moves {
 		looking.Go(func() {
-			_ = within(failoverMost, "", func() bool {
+			_ = awaitWithin(failoverMost, "", func() bool {
 				for _, h := range c.hubs {
 					if h.cmd == nil {
 						continue
@@ -303,7 +303,7 @@ func (c *threeHubs) timeFailover(begin time.Time, moves bool) (f failoverTimes, 
 					if owned == 0 && h.owns() {
 						owned = time.Since(begin)
 					}
-					if owned > 0 && answers(h.http, "/readyz") && h.owns() {
+					if owned > 0 && isAnswered(h.http, "/readyz") && h.owns() {
 						ready = time.Since(begin)
 					}
 				}
@@ -312,7 +312,7 @@ func (c *threeHubs) timeFailover(begin time.Time, moves bool) (f failoverTimes, 
 			})
 		})
 	}
-	err = within(failoverMost, "nothing is acknowledged", func() bool {
+	err = awaitWithin(failoverMost, "nothing is acknowledged", func() bool {
 		for _, h := range c.hubs {
 			if h.cmd != nil && publishOnce(h.mqtt) == nil {
 				return true

@@ -30,7 +30,7 @@
 //	objects.go        a hundred thousand Devices (objectsdata.go, objectsload.go; objectsstore.go: the store by itself)
 //	reconnect.go      how long both sides take to agree again (reconnectmany.go: all nodes at once)
 //	rollout.go        a fleet's template on its way to the nodes
-//	cluster.go        three hubs with one log (clusterfigures.go: beside one hub on files)
+//	cluster.go        three hubs with one log (clusterfigures.go: beside one hub on files; clusterlarge.go: with many Devices and nodes)
 //	cloudaway.go      what a node notices of its cloud
 //	streams.go        telemetry
 //	polls.go          devices that mappers poll (pollpeers.go: the devices)

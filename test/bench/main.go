@@ -76,6 +76,7 @@ var benchSections = []benchSection{
 	{"Reconnect", measureReconnect},
 	{"A fleet", measureRollouts},
 	{"Three hubs", measureThreeHubs},
+	{"Many Devices on three hubs", measureLargeCluster},
 	{"The cloud away", measureCloudAway},
 	{"Streams", measureStreams},
 	{"Polls", measurePolls},

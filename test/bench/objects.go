@@ -17,12 +17,12 @@ import (
 )
 
 const (
-	objectsOfNode, objectProperties = 100, 5
-	objectPage, objectGets          = 500, 5000
-	objectWatchers, objectWriters   = 5000, 64
+	objectProperties              = 5
+	objectPage, objectGets        = 500, 5000
+	objectWatchers, objectWriters = 5000, 64
 )
 
-var objectNodes = 1000 // the flag devices has another number
+var objectNodes, objectsOfNode = 1000, 100 // flags have other numbers
 
 func allObjects() int { return objectNodes * objectsOfNode }
 
