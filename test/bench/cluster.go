@@ -107,7 +107,7 @@ func startThreeHubs(b benchRun, fill func(dir string) error, args ...string) (c 
 		if h.mqtt, err = freeAddress(); err == nil {
 			h.http, err = freeAddress()
 		}
-		text := fmt.Sprintf("data: {dir: %q}\nmqtt: {listen: %q, websocket: {listen: ''}}\nhttp: {listen: %q}\nlog: {level: warn}\nstore: {engine: nats, nats: {servers: %s, monitor: %s, name: %s}}\n",
+		text := fmt.Sprintf("data: {dir: %q}\nmqtt: {listen: %q, websocket: {listen: ''}}\nhttp: {listen: %q}\nlog: {level: warn}\nstore: {engine: nats, peer: {listen: '127.0.0.1:0'}, nats: {servers: %s, monitor: %s, name: %s}}\n",
 			h.dir, h.mqtt, h.http, servers, monitors, h.name)
 		if err = errors.Join(err, os.WriteFile(h.config, []byte(text), 0o600)); err != nil {
 			return c, err

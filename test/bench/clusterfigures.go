@@ -91,15 +91,7 @@ var clusterRows = []clusterRow{
 	{"retained messages a second, 1 publisher", 0, publishers(1)},
 	{fmt.Sprintf("retained messages a second, %d publishers", clusterPublishers), 1.0 / 3, publishers(clusterPublishers)},
 	{fmt.Sprintf("messages a second to an offline session, %d in flight", offlineWindow), 0, func(b benchRun, addr string, _ int) (float64, error) {
-		rate, err := offlineRateAt(b.d, addr)
-		if err != nil {
-			return 0, err
-		}
-		over, err := dialClient(addr, offlineClient) // a clean start, after which the session is gone
-		if err != nil {
-			return 0, err
-		}
-		return rate, over.Close()
+		return offlineRateAndEnd(b.d, addr)
 	}},
 	{"messages a second 1 → 1, 100 in flight", 0, func(b benchRun, addr string, _ int) (float64, error) {
 		f, err := runTrial(b.d, traffic{publishers: 1, subscribers: 1, qos: 1, window: 100}, func() (*benchProcess, error) {

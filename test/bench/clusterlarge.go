@@ -91,7 +91,7 @@ func (c *threeHubs) rest() error {
 	if err != nil {
 		return err
 	}
-	return awaitStatuses(serving.http)
+	return awaitStatuses(serving.http, 30*time.Minute)
 }
 
 // connectNodes connects nodes that report what makeObjects has stored of them, as nodes do that have begun anew.

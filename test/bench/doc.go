@@ -36,6 +36,7 @@
 //	polls.go          devices that mappers poll (pollpeers.go: the devices)
 //	past.go           a node that reports for long, and what the hub has of it
 //	pastmany.go       many nodes that report 10,000 values a second
+//	beforeafter.go    the hub beside one of an earlier version
 //	footprint.go      sizes and memory of the programs
 //
 // # Where to add

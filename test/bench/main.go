@@ -25,6 +25,7 @@ func main() {
 	past := flag.Duration("past", 2*time.Minute, "how long a node reports, or many do, whose past is compared with the hub's")
 	failovers := flag.Int("failovers", 50, "how often each kind of kill is done to three hubs")
 	bin := flag.String("bin", "bin", "directory of the programs whose footprint is measured")
+	before := flag.String("before", "", "directory of an earlier version's programs, whose hub is measured beside this one")
 	name := flag.String("flood", "", "be this flood or attack, on the target given as JSON: how the benchmark starts one")
 	flag.Parse()
 	objectNodes = *devices / objectsOfNode
@@ -35,7 +36,7 @@ func main() {
 		}
 		return
 	}
-	if err := runSections(*out, *only, benchRun{d: *seconds, rounds: *rounds, bin: *bin, chosen: *chosen, nodes: *nodes, past: *past, failovers: *failovers}); err != nil {
+	if err := runSections(*out, *only, benchRun{d: *seconds, rounds: *rounds, bin: *bin, chosen: *chosen, nodes: *nodes, past: *past, failovers: *failovers, before: *before}); err != nil {
 		fmt.Fprintln(os.Stderr, "bench:", err)
 		os.Exit(1)
 	}
@@ -51,6 +52,9 @@ type benchRun struct {
 	past   time.Duration
 
 	failovers int // of each kind
+
+	before string         // programs of an earlier version; empty: none
+	spent  *time.Duration // of the hub's processor, if not all of it counts
 
 	w io.Writer
 }
@@ -83,6 +87,7 @@ var benchSections = []benchSection{
 	{"The past", measurePast},
 	{"The past of many nodes", measurePastOfMany},
 	{"Views", measureViews},
+	{"Before and after", measureBefore},
 	{"Footprint", measureFootprint},
 }
 

@@ -73,6 +73,19 @@ func offlineRate(d time.Duration, start func() (*benchProcess, error)) (float64,
 	return offlineRateAt(d, broker.addr)
 }
 
+// offlineRateAndEnd is offlineRateAt, after which the session is gone.
+func offlineRateAndEnd(d time.Duration, addr string) (float64, error) {
+	rate, err := offlineRateAt(d, addr)
+	if err != nil {
+		return 0, err
+	}
+	over, err := dialClient(addr, offlineClient) // a clean start
+	if err != nil {
+		return 0, err
+	}
+	return rate, over.Close()
+}
+
 func offlineRateAt(d time.Duration, addr string) (float64, error) {
 	if err := leaveSession(addr); err != nil {
 		return 0, err

@@ -76,7 +76,7 @@ func reportingNodes(addr, web string) (*simnodes.Set, error) {
 		return nil, err
 	}
 	if _, err = awaitInStep(nodes); err == nil {
-		err = awaitStatuses(web)
+		err = awaitStatuses(web, time.Minute)
 	}
 	if err != nil {
 		nodes.Stop()
@@ -86,8 +86,8 @@ func reportingNodes(addr, web string) (*simnodes.Set, error) {
 }
 
 // awaitStatuses waits until a hub has stored what it makes of Devices that were created, and of what their nodes reported.
-func awaitStatuses(web string) error {
-	for begin := time.Now(); time.Since(begin) < time.Minute; time.Sleep(100 * time.Millisecond) {
+func awaitStatuses(web string, most time.Duration) error {
+	for begin := time.Now(); time.Since(begin) < most; time.Sleep(100 * time.Millisecond) {
 		waiting, err := readGauge(web, "edgebus_hub_status_waiting")
 		if err != nil {
 			return err
@@ -97,7 +97,7 @@ func awaitStatuses(web string) error {
 			return nil
 		}
 	}
-	return errors.New("the hub's statuses are not written after a minute")
+	return fmt.Errorf("the hub's statuses are not written after %s", most)
 }
 
 func faultsOf(nodes *simnodes.Set) error {
