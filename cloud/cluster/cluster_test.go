@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"iter"
 	"math/rand/v2"
@@ -342,6 +343,35 @@ func TestAHubThatStopsHandsTheLogOverAtOnce(t *testing.T) {
 	c.awaitOwner(c.others(owner)...)
 	t.Log("taken over after", time.Since(began))
 	require.False(t, m.Owns())
+}
+
+// What keeps a hub from taking the log may be over in a moment: it isn't another silence until it does.
+func TestAHubThatMayNotTakeTheLogAsksAgainSoon(t *testing.T) {
+	c := newCluster(t, 2, leftOutNone)
+	c.hubs[0].start()
+	first := c.awaitOwner(c.hubs[0])
+	h, asked := c.hubs[1], make(chan struct{}, 1000)
+	m := New(Options{Log: h.log, Key: h.key, Name: h.name, Silence: time.Hour, Logger: zerolog.Nop(), Lost: func(error) {}, MayTake: func(context.Context) error {
+		asked <- struct{}{}
+		if len(asked) < 3 {
+			return errors.New("a server has not answered")
+		}
+		return nil
+	}})
+	j, err := journal.Open(journal.Options{Dir: h.dir, Log: zerolog.Nop(), Shared: m.Commit})
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = m.Close(); _ = j.Close() })
+	stood := make(chan error, 1)
+	go func() { stood <- m.Stand(t.Context(), j) }()
+	owner, _ := first.owner()
+	owner.Release(t.Context())
+	select {
+	case err := <-stood:
+		require.NoError(t, err)
+		require.Equal(t, h.name, m.Owner())
+	case <-time.After(time.Minute):
+		t.Fatal("its silence is an hour, but the owner has said that it stops")
+	}
 }
 
 // An owner whose process was paused has lost the log when it goes on: it answers nobody.

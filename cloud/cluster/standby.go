@@ -54,9 +54,10 @@ type standbyRun struct {
 	m      *Member
 	into   journal.LogCopy
 	frames chan received
-	idle   int    // frames that were read and say nothing
-	hurry  bool   // the owner has said that it stops
-	barred string // why this hub may not take the log
+	idle   int           // frames that were read and say nothing
+	hurry  bool          // the owner has said that it stops
+	barred string        // why this hub may not take the log
+	again  time.Duration // by the clock: not before that is it asked anew
 }
 
 type received struct {
@@ -78,7 +79,11 @@ func (s *standbyRun) run(ctx context.Context) error {
 		if s.hurry {
 			left = 0
 		}
-		if left <= 0 {
+		if left = max(left, s.again-s.m.o.Clock()); left <= 0 {
+			if s.isBarred() {
+				s.again = s.m.o.Clock() + min(s.m.o.Silence/4, barredMost)
+				continue
+			}
 			if took, err := s.take(); took || err != nil {
 				return err
 			}
@@ -181,9 +186,6 @@ func explainReadError(err error) error {
 // take takes the log if nobody has appended since.
 func (s *standbyRun) take() (took bool, err error) {
 	m := s.m
-	if s.isBarred() {
-		return false, nil
-	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.o.ablation == takesUnread {
@@ -206,6 +208,10 @@ func (s *standbyRun) take() (took bool, err error) {
 	m.o.Logger.Info().Uint64("epoch", m.mark.Epoch).Uint64("position", uint64(m.mark.At)).Msg("this hub owns the log")
 	return true, nil
 }
+
+// barredMost is after how long a hub that may not take the log asks again whether it may: a server that answered late is no reason to leave the log without an
+// owner for another silence.
+const barredMost = 500 * time.Millisecond
 
 // isBarred asks whether this hub may own the log, and logs why not, once for each reason.
 func (s *standbyRun) isBarred() bool {
