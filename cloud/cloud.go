@@ -105,10 +105,7 @@ func Run(ctx context.Context, o Options) (err error) {
 	}
 	shared.useAuthority(authority)
 	references := blobs.ReferenceFinder{Reader: st}
-	content, err := blobs.Open(blobs.Options{
-		Dir: cfg.Data.Dir, Bytes: int64(cfg.Limits.Blobs.Bytes), Age: cfg.Limits.Blobs.Age, Log: log,
-		Refs: references.Refs,
-	})
+	content, err := openBlobs(cfg, shared, references, log)
 	if err != nil {
 		return err
 	}

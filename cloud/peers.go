@@ -21,6 +21,7 @@ import (
 // peers are the other hubs of the cluster, as this one reaches them from its start on.
 type peers struct {
 	*peer.Hubs
+	name      string
 	address   string // of this hub, as the log says it
 	authority atomic.Pointer[enroll.Authority]
 	member    atomic.Pointer[cluster.Member]
@@ -28,7 +29,7 @@ type peers struct {
 
 // openPeers listens for other hubs.
 func openPeers(o Options, key sealed.Key, name string) (*peers, error) {
-	p := &peers{}
+	p := &peers{name: name}
 	authority, err := enroll.OpenReplica(authorityOptions(o.Config, o.Log))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) { // the first hub has none before it serves
 		return nil, err
@@ -58,6 +59,14 @@ func openPeers(o Options, key sealed.Key, name string) (*peers, error) {
 		return nil, errors.Join(err, p.Close())
 	}
 	return p, nil
+}
+
+// owner is the name of who owns the log; empty: nobody that this hub knows of.
+func (p *peers) owner() string {
+	if m := p.member.Load(); m != nil {
+		return m.Owner()
+	}
+	return ""
 }
 
 // start reaches the others from now on, until ctx ends.

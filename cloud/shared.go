@@ -53,6 +53,7 @@ type sharedLog struct {
 	version  string
 	instance uint64 // of this process
 	site     *site
+	blobs    *hubBlobs
 
 	options  jetstream.Options
 	client   *http.Client // of the servers' monitoring addresses
@@ -98,6 +99,10 @@ func openRecords(ctx context.Context, o Options, m metrics.Registry, committed f
 	if s.peers, err = openPeers(o, key, s.name); err != nil {
 		return nil, nil, err
 	}
+	if s.blobs, err = openHubBlobs(o, s.peers); err != nil {
+		return nil, nil, errors.Join(err, s.close())
+	}
+	go s.blobs.run(ctx)
 	if s.site, err = openSite(ctx, o, s.peers, s.standBy(m)); err != nil {
 		return nil, nil, errors.Join(err, s.close())
 	}

@@ -50,8 +50,11 @@ type Options struct {
 	Age time.Duration
 	// Refs calls use with the digest of every blob that must be kept, once or more often; nil: there is none.
 	Refs func(ctx context.Context, use func(digest string)) error
-	Log  zerolog.Logger
-	Now  func() time.Time // nil: time.Now
+	// Kept is called with each blob that was stored, before Put says so; Missing is asked for one that isn't there, which it may Receive. Either may be nil.
+	Kept    func(ctx context.Context, digest string)
+	Missing func(digest string) error
+	Log     zerolog.Logger
+	Now     func() time.Time // nil: time.Now
 }
 
 // Store keeps contents by their SHA-256.
@@ -149,6 +152,15 @@ func (s *Store) path(sum [sha256.Size]byte) string {
 // If the content has another digest than want the error is Invalid; if there is no room for it, Quota. Memory is bounded, whatever
 // the size.
 func (s *Store) Put(ctx context.Context, r io.Reader, want string) (digest string, size int64, err error) {
+	digest, size, err = s.Receive(ctx, r, want)
+	if err == nil && s.o.Kept != nil {
+		s.o.Kept(ctx, digest)
+	}
+	return digest, size, err
+}
+
+// Receive is Put of a blob that another store has: nobody else is told.
+func (s *Store) Receive(ctx context.Context, r io.Reader, want string) (digest string, size int64, err error) {
 	if want != "" {
 		sum, err := resource.ParseDigest(want)
 		if err != nil {
@@ -329,6 +341,9 @@ type Blob struct {
 // Open opens a blob. The error is NotFound if there is none, also where its file was damaged.
 func (s *Store) Open(digest string) (*Blob, error) {
 	b, _, err := s.open(digest)
+	if errors.Is(err, resource.NotFound) && s.o.Missing != nil && s.o.Missing(digest) == nil {
+		b, _, err = s.open(digest)
+	}
 	return b, err
 }
 

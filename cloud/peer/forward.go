@@ -6,9 +6,11 @@ import (
 	"context"
 	"crypto/tls"
 	"crypto/x509"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"net/http/httputil"
@@ -98,7 +100,11 @@ func (h *Hubs) Forward() *Forwarder {
 }
 
 func (f *Forwarder) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	f.proxy.ServeHTTP(&patientWriter{w, http.NewResponseController(w)}, r)
+	c := http.NewResponseController(w)
+	if r.ContentLength != 0 {
+		r.Body = &patientReader{r.Body, c}
+	}
+	f.proxy.ServeHTTP(&patientWriter{w, c}, r)
 }
 
 // Local is a handler of this hub's own for whoever may read a path at the owner. Who comes over a plain connection of this host is let in while there is none.
@@ -159,6 +165,17 @@ func explain(err error) string {
 	return "it doesn't answer; try again"
 }
 
+// patientReader gives a client the same time to send each part of a body. How long all of it may take is for the owner to say.
+type patientReader struct {
+	io.ReadCloser
+	c *http.ResponseController
+}
+
+func (r *patientReader) Read(b []byte) (int, error) {
+	_ = r.c.SetReadDeadline(time.Now().Add(answerTime)) // in tests there is none
+	return r.ReadCloser.Read(b)
+}
+
 // patientWriter gives a client the same time to read each part of an answer, however many there are.
 type patientWriter struct {
 	http.ResponseWriter
@@ -175,19 +192,42 @@ func (w *patientWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 
 // ServeHTTP answers the requests that other hubs forward, until ctx ends. Certificates of their clients are judged here again.
 func (h *Hubs) ServeHTTP(ctx context.Context, verify func([]*x509.Certificate) ([][]*x509.Certificate, error), handler http.Handler) error {
+	return h.Serve(ctx, purposeHTTP, restoreClient(verify, handler))
+}
+
+// Serve answers the requests of other hubs themselves, for a purpose of its own, until ctx ends.
+func (h *Hubs) Serve(ctx context.Context, purpose string, handler http.Handler) error {
 	l := &streamListener{h: h, streams: make(chan net.Conn), closed: make(chan struct{})}
 	server := &http.Server{
-		Handler: restoreClient(verify, handler), ReadHeaderTimeout: handshakeTime, IdleTimeout: 2 * idleTime, MaxHeaderBytes: 1 << 20,
+		Handler: handler, ReadHeaderTimeout: handshakeTime, IdleTimeout: 2 * idleTime, MaxHeaderBytes: 1 << 20,
 		BaseContext: func(net.Listener) context.Context { return ctx },
 	}
-	h.Handle(purposeHTTP, l.take)
-	defer h.Handle(purposeHTTP, nil)
+	h.Handle(purpose, l.take)
+	defer h.Handle(purpose, nil)
 	defer context.AfterFunc(ctx, func() { _ = server.Close() })()
 	if err := server.Serve(l); !errors.Is(err, http.ErrServerClosed) {
 		return err
 	}
 	return nil
 }
+
+// Client is for what other hubs Serve for a purpose, at URL of each, as far as there is a connection.
+func (h *Hubs) Client(purpose string) *http.Client {
+	return &http.Client{Transport: &http.Transport{
+		MaxIdleConnsPerHost: 2, IdleConnTimeout: idleTime,
+		DialContext: func(ctx context.Context, _, address string) (net.Conn, error) {
+			host, _, _ := net.SplitHostPort(address) // of URL
+			name, err := hex.DecodeString(host)
+			if err != nil {
+				return nil, err
+			}
+			return h.DialHub(ctx, string(name), purpose)
+		},
+	}}
+}
+
+// URL is where a Client finds a hub. It ends with a slash.
+func URL(hub string) string { return "http://" + hex.EncodeToString([]byte(hub)) + "/" }
 
 // restoreClient has a request be as if its client had sent it here.
 func restoreClient(verify func([]*x509.Certificate) ([][]*x509.Certificate, error), next http.Handler) http.Handler {

@@ -8,6 +8,7 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/base64"
+	"encoding/json"
 	"encoding/pem"
 	"fmt"
 	"io"
@@ -119,6 +120,63 @@ func TestKubectlHasThreeAddresses(t *testing.T) {
 			require.NoError(t, err)
 		}
 	}
+}
+
+// A blob is on another hub as well before it is acknowledged; a hub that was away takes what it lacks, and one that has lost a file takes that from another.
+func TestBlobsAreOnAllHubs(t *testing.T) {
+	c := newHubCluster(t)
+	owner := c.awaitServing()
+	c.awaitForwarding()
+	put := func(content string) (digest string) {
+		t.Helper()
+		text, err := harness.Call(t.Context(), http.MethodPost, "http://"+c.standbys(owner)[0].http+"/blobs", []byte(content))
+		require.NoError(t, err)
+		var said struct{ Digest string }
+		require.NoError(t, json.Unmarshal(text, &said))
+		return said.Digest
+	}
+	file := func(h clusterHub, digest string) string {
+		hex := strings.TrimPrefix(digest, "sha256:")
+		return filepath.Join(c.Dir, h.name, "blobs", "sha256", hex[:2], hex)
+	}
+	count := func(digest string) (n int) {
+		for _, h := range c.hubs {
+			if _, err := os.Stat(file(h, digest)); err == nil {
+				n++
+			}
+		}
+		return n
+	}
+	first := put("first")
+	require.GreaterOrEqual(t, count(first), 2)
+	require.Eventually(t, func() bool { return count(first) == 3 }, time.Minute, 20*time.Millisecond)
+
+	away := c.standbys(owner)[1]
+	require.NoError(t, c.Crash(away.name))
+	second := put("second")
+	c.start(away)
+	require.Eventually(t, func() bool { return count(second) == 3 }, time.Minute, 20*time.Millisecond)
+
+	require.NoError(t, c.Apply(t.Context(), []byte("{apiVersion: edgebus.io/v1alpha1, kind: Node, metadata: {name: far}, spec: {config: [{name: c, configType: FileListProviderSpec, files: [{path: /opt/c, digest: '"+first+"', size: 5}]}]}}")))
+	rendered := "http://" + owner.http + "/apis/edgebus.io/v1alpha1/nodes/far/rendered"
+	require.NoError(t, harness.Eventually(t.Context(), time.Minute, func(ctx context.Context) error {
+		_, err := harness.Call(ctx, http.MethodGet, rendered, nil)
+		return err
+	}))
+	require.NoError(t, os.Remove(file(owner, first)))
+	text, err := harness.Call(t.Context(), http.MethodGet, "http://"+owner.http+"/blobs/"+first, nil)
+	require.NoError(t, err)
+	require.Equal(t, "first", string(text), "another hub has it")
+	_, err = harness.Call(t.Context(), http.MethodDelete, "http://"+owner.http+"/blobs/"+second, nil)
+	require.NoError(t, err)
+	_, err = harness.Call(t.Context(), http.MethodGet, "http://"+owner.http+"/blobs/"+second, nil)
+	require.ErrorContains(t, err, "there is no blob", "what was removed isn't taken back")
+
+	require.NoError(t, c.Crash(owner.name))
+	next := c.awaitServing()
+	text, err = harness.Call(t.Context(), http.MethodGet, "http://"+next.http+"/blobs/"+first, nil)
+	require.NoError(t, err)
+	require.Equal(t, "first", string(text))
 }
 
 // A client is who it shows to be to the hub that it asks, at each of them alike; what it says in the words of hubs is worth nothing.

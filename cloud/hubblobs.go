@@ -1,0 +1,245 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cloud
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"github.com/edgebus/edgebus/cloud/blobs"
+	"github.com/edgebus/edgebus/cloud/peer"
+	"github.com/edgebus/edgebus/configs"
+)
+
+// hubBlobs copies blobs between the hubs of a cluster. Each has all that the owner has, so that any of them can go on in its place.
+type hubBlobs struct {
+	peers   *peers
+	client  *http.Client
+	dir     string
+	limits  configs.HubBlobs
+	log     zerolog.Logger
+	content atomic.Pointer[blobs.Store]
+	needed  atomic.Pointer[func(context.Context, func(string)) error] // what the owner needs; nil: this hub stands by
+}
+
+const (
+	purposeBlobs = "blobs"
+	blobsEvery   = 2 * time.Second // that a hub that stands by asks which there are
+	blobTime     = time.Minute     // to have a blob from another hub while somebody waits
+)
+
+// openHubBlobs has a hub that stands by take the owner's blobs.
+func openHubBlobs(o Options, p *peers) (*hubBlobs, error) {
+	b := &hubBlobs{peers: p, client: p.Client(purposeBlobs), dir: o.Config.Data.Dir, limits: o.Config.Limits.Blobs, log: o.Log}
+	content, err := b.open(blobs.Options{}) // how many there may be is the owner's to say
+	b.content.Store(content)
+	return b, err
+}
+
+func (b *hubBlobs) open(o blobs.Options) (*blobs.Store, error) {
+	o.Dir, o.Age, o.Log = b.dir, b.limits.Age, b.log
+	return blobs.Open(o)
+}
+
+// openBlobs opens the blobs of the hub that serves.
+func openBlobs(cfg configs.Hub, shared *sharedLog, references blobs.ReferenceFinder, log zerolog.Logger) (*blobs.Store, error) {
+	o := blobs.Options{Dir: cfg.Data.Dir, Bytes: int64(cfg.Limits.Blobs.Bytes), Age: cfg.Limits.Blobs.Age, Log: log, Refs: references.Refs}
+	if shared == nil {
+		return blobs.Open(o)
+	}
+	b := shared.blobs
+	o.Kept, o.Missing = b.copyOut, b.fetchMissing
+	b.needed.Store(&o.Refs)
+	content, err := b.open(o)
+	if err != nil {
+		return nil, err
+	}
+	b.content.Store(content)
+	return content, nil
+}
+
+// run answers other hubs, and has this one have what it should, until ctx ends.
+func (b *hubBlobs) run(ctx context.Context) {
+	go func() {
+		if err := b.peers.Serve(ctx, purposeBlobs, b.handler()); err != nil {
+			b.log.Error().Err(err).Msg("other hubs can't take blobs from this one")
+		}
+	}()
+	tick := time.NewTicker(blobsEvery)
+	defer tick.Stop()
+	var others []string // whom the owner has asked
+	for {
+		var err error
+		if needed := b.needed.Load(); needed == nil {
+			err = b.follow(ctx)
+		} else if now := b.peers.Connected(); !slices.Equal(now, others) {
+			others, err = now, b.complete(ctx, *needed)
+		}
+		if err != nil && ctx.Err() == nil && !errors.Is(err, peer.ErrRefused) {
+			b.log.Info().Err(err).Msg("blobs are not all copied yet; trying again")
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+func (b *hubBlobs) handler() http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /", func(w http.ResponseWriter, _ *http.Request) {
+		_ = json.NewEncoder(w).Encode(b.content.Load().List())
+	})
+	mux.HandleFunc("GET /{digest}", func(w http.ResponseWriter, r *http.Request) {
+		digest := r.PathValue("digest")
+		if _, has := b.content.Load().Has(digest); !has { // asking for it would have this hub ask the others
+			http.NotFound(w, r)
+			return
+		}
+		blob, err := b.content.Load().Open(digest)
+		if err != nil {
+			http.NotFound(w, r)
+			return
+		}
+		defer blob.Close()
+		_, _ = io.Copy(w, blob)
+	})
+	mux.HandleFunc("POST /{digest}", func(w http.ResponseWriter, r *http.Request) { // the owner has it, and waits until this hub has it as well
+		if err := b.fetch(r.Context(), b.peers.owner(), r.PathValue("digest")); err != nil {
+			http.Error(w, err.Error(), http.StatusServiceUnavailable)
+		}
+	})
+	return mux
+}
+
+// follow takes what the owner has and this hub lacks, and gives up what the owner has given up long ago.
+func (b *hubBlobs) follow(ctx context.Context) error {
+	owner := b.peers.owner()
+	if owner == "" || owner == b.peers.name {
+		return nil
+	}
+	answer, err := b.do(ctx, http.MethodGet, owner, "")
+	if err != nil {
+		return err
+	}
+	var list []blobs.Info
+	err = json.NewDecoder(answer.Body).Decode(&list)
+	if err = errors.Join(err, answer.Body.Close()); err != nil {
+		return err
+	}
+	there := make(map[string]bool, len(list))
+	var errs []error
+	for _, info := range list {
+		there[info.Digest] = true
+		errs = append(errs, b.fetch(ctx, owner, info.Digest))
+	}
+	for _, own := range b.content.Load().List() {
+		if !there[own.Digest] && time.Since(own.LastPut) > b.limits.Age && b.needed.Load() == nil {
+			errs = append(errs, b.content.Load().Remove(ctx, own.Digest))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// complete takes from any hub what the owner needs and lacks.
+func (b *hubBlobs) complete(ctx context.Context, needed func(context.Context, func(string)) error) error {
+	lacks := map[string]bool{}
+	err := needed(ctx, func(digest string) {
+		if _, has := b.content.Load().Has(digest); !has {
+			lacks[digest] = true
+		}
+	})
+	for digest := range lacks {
+		err = errors.Join(err, b.fetchAny(ctx, digest))
+	}
+	return err
+}
+
+// fetchMissing is asked for a blob that isn't here. One that nothing refers to may have been removed.
+func (b *hubBlobs) fetchMissing(digest string) error {
+	ctx, stop := context.WithTimeout(context.Background(), blobTime)
+	defer stop()
+	is := false
+	err := (*b.needed.Load())(ctx, func(needed string) { is = is || needed == digest })
+	if err != nil || !is {
+		return errors.Join(err, fmt.Errorf("nothing refers to %s", digest))
+	}
+	return b.fetchAny(ctx, digest)
+}
+
+func (b *hubBlobs) fetchAny(ctx context.Context, digest string) error {
+	err := fmt.Errorf("%s: no other hub is there to take it from", digest)
+	for _, hub := range b.peers.Connected() {
+		if err = b.fetch(ctx, hub, digest); err == nil {
+			b.log.Info().Str("digest", digest).Str("hub", hub).Msg("a blob that was missing here was taken from another hub")
+			return nil
+		}
+	}
+	return err
+}
+
+// fetch takes a blob from a hub, unless it is here.
+func (b *hubBlobs) fetch(ctx context.Context, hub, digest string) error {
+	if _, has := b.content.Load().Has(digest); has {
+		return nil
+	}
+	answer, err := b.do(ctx, http.MethodGet, hub, digest)
+	if err != nil {
+		return err
+	}
+	defer answer.Body.Close()
+	_, _, err = b.content.Load().Receive(ctx, answer.Body, digest)
+	return err
+}
+
+func (b *hubBlobs) do(ctx context.Context, method, hub, digest string) (*http.Response, error) {
+	r, err := http.NewRequestWithContext(ctx, method, peer.URL(hub)+digest, http.NoBody)
+	if err != nil {
+		return nil, err
+	}
+	answer, err := b.client.Do(r)
+	if err == nil && answer.StatusCode != http.StatusOK {
+		err = errors.Join(fmt.Errorf("%s: %s: %s", hub, digest, answer.Status), answer.Body.Close())
+	}
+	return answer, err
+}
+
+// copyOut returns when one of the hubs that are there has a blob as well, or none can have it: then it is as with one hub.
+func (b *hubBlobs) copyOut(ctx context.Context, digest string) {
+	ctx, stop := context.WithTimeout(context.WithoutCancel(ctx), blobTime)
+	hubs := b.peers.Connected()
+	had := make(chan struct{}, len(hubs))
+	var all sync.WaitGroup
+	for _, hub := range hubs {
+		all.Go(func() {
+			answer, err := b.do(ctx, http.MethodPost, hub, digest)
+			if err != nil {
+				b.log.Info().Err(err).Msg("a hub has not taken a blob yet")
+				return
+			}
+			_ = answer.Body.Close()
+			had <- struct{}{}
+		})
+	}
+	ended := make(chan struct{})
+	go func() {
+		defer stop()
+		all.Wait()
+		close(ended)
+	}()
+	select {
+	case <-had:
+	case <-ended:
+	}
+}
