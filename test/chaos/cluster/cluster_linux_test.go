@@ -130,3 +130,37 @@ func (r *faultRounds) sum() {
 		}
 	}
 }
+
+// Servers that acknowledge what isn't on their disks lose it when the power of all of them goes: the test of those that don't is able to see that.
+func TestServersThatSyncRarelyAreSeenToLoseTheLog(t *testing.T) {
+	c := newHubs(t, 1, func(_ int, settings string) string {
+		return strings.Replace(settings, "sync_interval: always", "sync_interval: 2m", 1)
+	})
+	c.load = startLoad(c, 1)
+	c.load.registers.next(0)
+	c.sleep(2 * hubSilence) // of work that nobody syncs
+	for _, h := range c.each {
+		c.cutHub(h) // or a hub has what the servers have lost, and says so
+	}
+	c.cutServers(0, 1, 2)
+	c.mend()
+	lost := ""
+	require.Eventually(t, func() bool {
+		for _, h := range c.each {
+			if !c.Running(h.name) {
+				_ = c.tryStart(h) // it may end again
+			}
+			said, _ := os.ReadFile(c.LogFile(h.name))
+			if strings.Contains(string(said), "the log lacks what this hub has read") || strings.Contains(string(said), "there is no stream") {
+				lost = h.name + " says that the log lacks what it has read"
+			}
+		}
+		if lost == "" && c.serving(c.each...) != nil {
+			if err := c.load.mail.missing(c.load.mail.roaming); err != nil {
+				lost = err.Error()
+			}
+		}
+		return lost != ""
+	}, recovery, 100*time.Millisecond, "nothing is lost, though nobody synced: the test sees nothing")
+	t.Log("as it must:", lost)
+}
