@@ -11,6 +11,7 @@ import (
 	"iter"
 	"math/rand/v2"
 	"os"
+	"slices"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -28,6 +29,9 @@ import (
 )
 
 const testSilence = 200 * time.Millisecond
+
+// answersFirst is left out by a test's hub itself: commits are answered before they are in the log.
+const answersFirst leftOut = 100
 
 // heldReads is a log whose readers get nothing while it is held.
 type heldReads struct {
@@ -116,7 +120,17 @@ func (h *testHub) startLocked() {
 		Log: h.log, Key: h.key, Name: h.name, Silence: testSilence, Logger: zerolog.Nop(), ablation: h.ablation, Now: h.now,
 		Lost: func(error) { go h.over(m) },
 	})
-	j, err := journal.Open(journal.Options{Dir: h.dir, Log: zerolog.Nop(), Shared: m.Commit})
+	commit := m.Commit
+	if h.ablation == answersFirst {
+		commit = func(ctx context.Context, body []byte) (journal.Origin, error) {
+			if m.Owns() {
+				go func(body []byte) { _, _ = m.Commit(ctx, body) }(slices.Clone(body))
+				return originOf(h.log.ID(), sealed.Mark{At: m.At()}), nil
+			}
+			return m.Commit(ctx, body)
+		}
+	}
+	j, err := journal.Open(journal.Options{Dir: h.dir, Log: zerolog.Nop(), Shared: commit})
 	if err != nil {
 		h.t.Error(err)
 		return
@@ -449,6 +463,38 @@ func takenUnread(t *testing.T, what leftOut) []string {
 	owner.kill()
 	time.AfterFunc(3*testSilence, reads.release)
 	c.awaitOwner(standby)
+	return c.findings()
+}
+
+// What is acknowledged is in the log before.
+func TestWhatIsAcknowledgedIsInTheLog(t *testing.T) {
+	require.Empty(t, killedBeforeItIsStored(t, leftOutNone))
+	require.Contains(t, fmt.Sprint(killedBeforeItIsStored(t, answersFirst)), "was acknowledged")
+}
+
+// killedBeforeItIsStored has a hub write something while nothing reaches the log, and be killed.
+func killedBeforeItIsStored(t *testing.T, what leftOut) []string {
+	c := newCluster(t, 2, what)
+	owner := c.startAll()
+	tried := make(chan struct{}, 1000)
+	c.memory.Inject(func([][]byte) orderedtest.AppendFault {
+		select {
+		case tried <- struct{}{}:
+		default:
+		}
+		return orderedtest.LostRequest
+	})
+	answered := make(chan struct{})
+	go func() {
+		defer close(answered)
+		_ = c.put(owner, 1)
+	}()
+	<-tried
+	if what == answersFirst {
+		<-answered
+	}
+	owner.kill()
+	<-answered
 	return c.findings()
 }
 
