@@ -106,6 +106,10 @@ func (e *logEnv) stop() { require.NoError(e.t, e.Close()) }
 func (e *logEnv) bounds() (floor, end ordered.Position) {
 	e.t.Helper()
 	floor, end, err := e.Bounds(e.t.Context())
+	for until := time.Now().Add(30 * time.Second); err != nil && time.Now().Before(until); { // servers may be choosing another leader
+		time.Sleep(20 * time.Millisecond) // a pause between attempts
+		floor, end, err = e.Bounds(e.t.Context())
+	}
 	require.NoError(e.t, err)
 	return floor, end
 }
@@ -119,6 +123,14 @@ func (e *logEnv) append(bodies ...string) ordered.Position {
 		frames[i] = []byte(b)
 	}
 	at, err := e.Append(e.t.Context(), end, frames...)
+	// Servers may be choosing another leader: then nobody knows, and another attempt at the same place settles it.
+	for until := time.Now().Add(30 * time.Second); errors.Is(err, ordered.ErrUnknown) && time.Now().Before(until); {
+		var moved *ordered.MovedError
+		time.Sleep(20 * time.Millisecond) // a pause between attempts
+		if at, err = e.Append(e.t.Context(), end, frames...); errors.As(err, &moved) && moved.Last > end {
+			at, err = moved.Last, nil
+		}
+	}
 	require.NoError(e.t, err)
 	require.Greater(e.t, at, end)
 	_, now := e.bounds()
