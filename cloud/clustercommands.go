@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"net/http"
 	"path/filepath"
 	"slices"
@@ -26,6 +25,7 @@ import (
 	"github.com/edgebus/edgebus/cloud/cli/exitcode"
 	"github.com/edgebus/edgebus/cloud/cli/printer"
 	"github.com/edgebus/edgebus/cloud/cli/terminal"
+	"github.com/edgebus/edgebus/cloud/clusterca"
 	"github.com/edgebus/edgebus/cloud/jetstream"
 	"github.com/edgebus/edgebus/configs"
 )
@@ -47,6 +47,7 @@ type clusterCommand struct {
 // clusterCommands are in the order in which they are needed. Those without a function are maintained by package backup.
 func clusterCommands() []clusterCommand {
 	return []clusterCommand{
+		{"certificates", "NAME...", certificatesAbout, clusterCertificates},
 		{"init", "", `Makes the stream that is the log, and cluster.key, which seals it. The hub has to be stopped, and keeps its data. Start it then, and make a
 backup of it (cloudhub backup FILE) as soon as it serves: /readyz is 200.
 `, func(c *clusterCall) error {
@@ -136,6 +137,10 @@ func (c clusterCommand) newCall(stdout, stderr io.Writer) *clusterCall {
 		call.flags.BoolVar(&call.dryRun, "dry-run", false, "say what would be done")
 	case "backup":
 		call.flags.BoolVar(&call.force, "force", false, "replace FILE, and make the backup at this hub in any case")
+	case "certificates":
+		call.flags.StringVar(&call.output, "out", "nats", "directory in which the servers' directories are made")
+		call.flags.String("at", "/etc/nats", "directory in which a server has its files")
+		call.flags.Duration("valid", clusterca.ServerValidity, "how long the certificates are valid")
 	}
 	return call
 }
@@ -146,7 +151,7 @@ func (c clusterCommand) main(args []string, stdout, stderr io.Writer) int {
 	if err == nil {
 		err = call.flags.Parse(args)
 	}
-	if want := len(strings.Fields(c.args)); err == nil && call.flags.NArg() != want {
+	if want := len(strings.Fields(c.args)); err == nil && call.flags.NArg() != want && (call.flags.NArg() == 0 || !strings.HasSuffix(c.args, "...")) {
 		err = fmt.Errorf("it takes %d names: %s; see --help", want, c.usage())
 	}
 	if err == nil {
@@ -242,11 +247,7 @@ func initCluster(ctx context.Context, cfg configs.Hub, log zerolog.Logger, out i
 	if _, is, err := journal.CopyIn(records).Origin(); is || err != nil {
 		return errors.Join(err, fmt.Errorf("%s is of a cluster already", cfg.Data.Dir))
 	}
-	file := filepath.Join(cfg.Data.Dir, ClusterKeyFile)
-	if err := sealed.NewKey().Write(file); err != nil && !errors.Is(err, fs.ErrExist) {
-		return err
-	}
-	key, err := sealed.LoadKey(file)
+	key, err := clusterKey(cfg.Data.Dir)
 	if err != nil {
 		return err
 	}
@@ -264,7 +265,7 @@ func initCluster(ctx context.Context, cfg configs.Hub, log zerolog.Logger, out i
 	if err := records.Sync([]journal.RecordChange{journal.Origin{Log: id}.Change()}); err != nil {
 		return err
 	}
-	fmt.Fprintf(out, "The stream %s is the log of the hubs, sealed with %s. Start this hub; make a backup of it as soon as it serves (cloudhub backup FILE), and on each other host: cloudhub cluster join FILE\n", eo.Stream, file)
+	fmt.Fprintf(out, "The stream %s is the log of the hubs, sealed with %s. Start this hub; make a backup of it as soon as it serves (cloudhub backup FILE), and on each other host: cloudhub cluster join FILE\n", eo.Stream, filepath.Join(cfg.Data.Dir, ClusterKeyFile))
 	return nil
 }
 

@@ -21,6 +21,7 @@
 //	devicesettings.go  which settings mappers take for Devices
 //	report.go       what is said of the links, and metrics
 //	shared.go       the log of several hubs: one of them owns it, and this one stands by until it does
+//	clustercertificates.go  certificates and settings of the servers that have that log
 //	logchecks.go    what that log's servers and this host's clock must be like for that
 //	clustercommands.go  the commands of cluster
 //	peers.go        how this hub reaches the others, and they it

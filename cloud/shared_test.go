@@ -4,8 +4,11 @@ package cloud
 
 import (
 	"bytes"
+	"crypto/tls"
 	"encoding/json"
 	"net"
+	"os"
+	"path/filepath"
 	"runtime/debug"
 	"strings"
 	"testing"
@@ -49,7 +52,7 @@ func TestTheCommandsOfAClusterSayWhatTheyDo(t *testing.T) {
 	}
 	var said, wrong bytes.Buffer
 	require.Equal(t, 2, Main([]string{"cluster"}, &said, &wrong))
-	require.Contains(t, wrong.String(), "say one of init, join")
+	require.Contains(t, wrong.String(), "say one of certificates, init, join")
 }
 
 // A hub that stands by starts when it takes over, and collects garbage as rarely as any that starts.
@@ -107,4 +110,38 @@ func TestAHubWithAWrongClockOrATakenNameTakesNoLog(t *testing.T) {
 	tell(s, cluster.Hub{Name: "a", Instance: 3, Clock: time.Now()})
 	tell(s, cluster.Hub{Name: "a", Instance: 1, Clock: time.Now()})
 	require.ErrorContains(t, s.agrees(), "another hub has the name a, too: set another store.nats.name")
+}
+
+func TestServersOfTheLogGetTheirCertificatesAndSettings(t *testing.T) {
+	dir, out := filepath.Join(t.TempDir(), "data"), filepath.Join(t.TempDir(), "nats")
+	run := func(args ...string) (string, int) {
+		var said bytes.Buffer
+		code := Main(append([]string{"cluster", "certificates", "--data-dir", dir, "--out", out}, args...), &said, &said)
+		return said.String(), code
+	}
+	for _, c := range [][]string{{}, {"n1/x"}, {"n1", "n2,n1"}, {""}, {"n1", "--valid", "1s"}, {"edgebus-hub"}} {
+		said, code := run(c...)
+		require.NotZero(t, code, "%v: %s", c, said)
+	}
+	said, code := run("n1,192.0.2.1", "2001:db8::2")
+	require.Zero(t, code, said)
+	require.Contains(t, said, "Certificates of 2 servers")
+	read := func(names ...string) string {
+		text, err := os.ReadFile(filepath.Join(append([]string{out}, names...)...))
+		require.NoError(t, err)
+		return string(text)
+	}
+	settings := read("n1", "nats-server.conf")
+	require.Contains(t, settings, `routes: ["tls://n1:6222", "tls://[2001:db8::2]:6222"]`)
+	pair, err := tls.LoadX509KeyPair(filepath.Join(out, "n1", "server.crt"), filepath.Join(out, "n1", "server.key"))
+	require.NoError(t, err)
+	require.NoError(t, pair.Leaf.VerifyHostname("192.0.2.1"))
+
+	require.NoError(t, os.WriteFile(filepath.Join(out, "n1", "nats-server.conf"), []byte("somebody's own"), 0o600))
+	certificate, authority := read("n1", "server.crt"), read("n1", "ca.crt")
+	said, code = run("n1")
+	require.Zero(t, code, said)
+	require.Equal(t, "somebody's own", read("n1", "nats-server.conf"))
+	require.Equal(t, authority, read("n1", "ca.crt"), "with the same key it is the same")
+	require.NotEqual(t, certificate, read("n1", "server.crt"))
 }

@@ -51,7 +51,7 @@ type hubCluster struct {
 	watched  map[string]int // additions that the watch has told, by name
 }
 
-type clusterHub struct{ name, config, mqtt, http, https string }
+type clusterHub struct{ name, config, mqtt, mqtts, http, https string }
 
 func newHubCluster(t *testing.T, change ...func(settings string) string) *hubCluster {
 	w, err := harness.NewWorld(t.TempDir(), 1)
@@ -64,11 +64,11 @@ func newHubCluster(t *testing.T, change ...func(settings string) string) *hubClu
 	})
 	c := &hubCluster{World: w, t: t, servers: natsservers.Start(t, 3), got: map[string]int{}, waited: map[string]int{}, watched: map[string]int{}, client: http.Client{Timeout: 500 * time.Millisecond}}
 	for i := range 3 {
-		h := clusterHub{name: fmt.Sprint("hub-", i), config: filepath.Join(w.Dir, fmt.Sprint("hub-", i, ".yaml")), mqtt: harness.FreeAddress(t), http: harness.FreeAddress(t), https: harness.FreeAddress(t)}
+		h := clusterHub{name: fmt.Sprint("hub-", i), config: filepath.Join(w.Dir, fmt.Sprint("hub-", i, ".yaml")), mqtt: harness.FreeAddress(t), mqtts: harness.FreeAddress(t), http: harness.FreeAddress(t), https: harness.FreeAddress(t)}
 		servers, _ := json.Marshal(c.servers.URLs())
 		monitors, _ := json.Marshal(c.servers.Monitors())
-		text := fmt.Sprintf("data: {dir: %q}\nmqtt: {listen: %q, websocket: {listen: ''}}\nhttp: {listen: %q, tls: {listen: %q}}\nstore: {engine: nats, peer: {listen: '127.0.0.1:0'}, nats: {servers: %s, monitor: %s, name: %s, silence: %s}}\n",
-			filepath.Join(w.Dir, h.name), h.mqtt, h.http, h.https, servers, monitors, h.name, clusterSilence)
+		text := fmt.Sprintf("data: {dir: %q}\nmqtt: {listen: %q, tls: {listen: %q}, websocket: {listen: ''}}\nhttp: {listen: %q, tls: {listen: %q}}\nstore: {engine: nats, peer: {listen: '127.0.0.1:0'}, nats: {servers: %s, monitor: %s, name: %s, silence: %s}}\n",
+			filepath.Join(w.Dir, h.name), h.mqtt, h.mqtts, h.http, h.https, servers, monitors, h.name, clusterSilence)
 		for _, f := range change {
 			text = f(text)
 		}

@@ -6,6 +6,7 @@ package natsservers
 import (
 	"cmp"
 	"context"
+	"crypto/tls"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -14,6 +15,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -41,6 +43,7 @@ type Host struct {
 type server struct {
 	settings, store, monitor, client, logFile string
 	prefix                                    []string
+	secured                                   bool // by TLS
 
 	mu   sync.Mutex
 	cmd  *exec.Cmd
@@ -90,6 +93,7 @@ func StartOn(t testing.TB, hosts []Host, change func(i int, settings string) str
 		text := fmt.Sprintf(settings, fmt.Sprint("n", i), one.client, one.monitor, one.store, clusters[i], strings.Join(routes, ", "), most)
 		if change != nil {
 			text = change(i, text)
+			one.secured = strings.Contains(text, "https:")
 		}
 		if err := os.WriteFile(one.settings, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
@@ -115,6 +119,28 @@ func StartUnsynced(t testing.TB, count int) *Servers {
 	})
 }
 
+// StartSecured starts servers with the settings that a command wrote into a directory for each, n0, n1, …
+func StartSecured(t testing.TB, count int, dirs string) *Servers {
+	t.Helper()
+	return StartWith(t, count, func(i int, settings string) string {
+		dir := filepath.Join(dirs, fmt.Sprint("n", i))
+		written, err := os.ReadFile(filepath.Join(dir, "nats-server.conf"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		part := func(pattern string) string { return regexp.MustCompile(pattern).FindStringSubmatch(settings)[1] }
+		text := regexp.MustCompile(`routes: \[.*\]`).ReplaceAllLiteralString(string(written), "routes: ["+strings.ReplaceAll(part(`routes: \[(.*)\]`), "nats://", "tls://")+"]")
+		return strings.NewReplacer("/etc/nats", dir, "/var/lib/nats", part(`store_dir: "([^"]*)"`), "0.0.0.0:4222", part(`(?m)^listen: "([^"]*)"`), "0.0.0.0:8222", part(`http: "([^"]*)"`),
+			"0.0.0.0:6222", part(`cluster .*listen: "([^"]*)"`)).Replace(text)
+	})
+}
+
+// Cluster is the address at which a server takes connections of other servers.
+func (s *Servers) Cluster(i int) string {
+	text, _ := os.ReadFile(s.each[i].settings)
+	return regexp.MustCompile(`(?s)cluster .*listen: "([^"]*)"`).FindStringSubmatch(string(text))[1]
+}
+
 // program is the server that `make` builds into .tools.
 func (s *Servers) program() string {
 	bin, err := filepath.Abs(".")
@@ -132,6 +158,10 @@ func (s *Servers) program() string {
 // URLs are the servers' addresses for clients.
 func (s *Servers) URLs() (all []string) {
 	for _, one := range s.each {
+		if one.secured {
+			all = append(all, "tls://"+one.client)
+			continue
+		}
 		all = append(all, "nats://"+one.client)
 	}
 	return all
@@ -140,7 +170,7 @@ func (s *Servers) URLs() (all []string) {
 // Monitors are the addresses at which servers say what they are.
 func (s *Servers) Monitors() (all []string) {
 	for _, one := range s.each {
-		all = append(all, "http://"+one.monitor)
+		all = append(all, one.monitorURL())
 	}
 	return all
 }
@@ -157,6 +187,13 @@ func (s *Servers) Pids() (all []int) {
 		all = append(all, pid)
 	}
 	return all
+}
+
+func (one *server) monitorURL() string {
+	if one.secured {
+		return "https://" + one.monitor
+	}
+	return "http://" + one.monitor
 }
 
 // Restart starts a server that was killed.
@@ -261,6 +298,9 @@ func (s *Servers) Freeze(i int) error {
 	})
 }
 
+// Reload has a server read its settings and certificates again.
+func (s *Servers) Reload(i int) { s.signal(i, syscall.SIGHUP) }
+
 func (s *Servers) signal(i int, sig syscall.Signal) {
 	one := s.each[i]
 	one.mu.Lock()
@@ -273,7 +313,7 @@ func (s *Servers) signal(i int, sig syscall.Signal) {
 // Leader is the server that leads a stream; -1: nobody says so.
 func (s *Servers) Leader(stream string) int {
 	for _, one := range s.each {
-		text, err := get(one.monitor, "/jsz?streams=true")
+		text, err := get(one.monitorURL(), "/jsz?streams=true")
 		var said struct {
 			Accounts []struct {
 				Streams []struct {
@@ -306,7 +346,7 @@ func (s *Servers) AwaitHealthy() {
 			continue
 		}
 		err := harness.Eventually(s.t.Context(), time.Minute, func(context.Context) error {
-			_, err := get(one.monitor, "/healthz")
+			_, err := get(one.monitorURL(), "/healthz")
 			return err
 		})
 		if err != nil {
@@ -317,8 +357,8 @@ func (s *Servers) AwaitHealthy() {
 }
 
 func get(address, path string) (string, error) {
-	client := http.Client{Timeout: 2 * time.Second}
-	r, err := client.Get("http://" + address + path)
+	client := http.Client{Timeout: 2 * time.Second, Transport: &http.Transport{DisableKeepAlives: true, TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}} //nolint:gosec // G402: what a test asks is no secret
+	r, err := client.Get(address + path)
 	if err != nil {
 		return "", err
 	}
