@@ -5,6 +5,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -107,7 +108,7 @@ func startThreeHubs(b benchRun, fill func(dir string) error, args ...string) (c 
 		if h.mqtt, err = freeAddress(); err == nil {
 			h.http, err = freeAddress()
 		}
-		text := fmt.Sprintf("data: {dir: %q}\nmqtt: {listen: %q, websocket: {listen: ''}}\nhttp: {listen: %q}\nlog: {level: warn}\nstore: {engine: nats, peer: {listen: '127.0.0.1:0'}, nats: {servers: %s, monitor: %s, name: %s}}\n",
+		text := fmt.Sprintf("data: {dir: %q}\nmqtt: {listen: %q, websocket: {listen: ''}}\nhttp: {listen: %q}\nlog: {level: info}\nstore: {engine: nats, peer: {listen: '127.0.0.1:0'}, nats: {servers: %s, monitor: %s, name: %s}}\n",
 			h.dir, h.mqtt, h.http, servers, monitors, h.name)
 		if err = errors.Join(err, os.WriteFile(h.config, []byte(text), 0o600)); err != nil {
 			return c, err
@@ -217,6 +218,24 @@ func awaitWithin(d time.Duration, otherwise string, ok func() bool) error {
 func (h *memberHub) owns() bool {
 	v, err := readGauge(h.http, "edgebus_cluster_owner")
 	return err == nil && v == 1
+}
+
+// ownedSince is when a hub took the log, by what it logged, which it does before it opens what is in it; ok is false if it hasn't since.
+func (h *memberHub) ownedSince(since time.Time) (when time.Time, ok bool) {
+	text, err := os.ReadFile(h.config + ".log")
+	if err != nil {
+		return when, false
+	}
+	for line := range bytes.Lines(text) {
+		var said struct {
+			Time    time.Time
+			Message string
+		}
+		if bytes.Contains(line, []byte("this hub owns the log")) && json.Unmarshal(line, &said) == nil && said.Time.After(since) {
+			when = said.Time
+		}
+	}
+	return when, !when.IsZero()
 }
 
 func (c *threeHubs) awaitServing(d time.Duration) (serving *memberHub, err error) {

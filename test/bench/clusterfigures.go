@@ -245,7 +245,10 @@ func (c *threeHubs) failovers() error {
 }
 
 // failoverTimes are from the kill on.
-type failoverTimes struct{ owned, ready, acknowledged time.Duration }
+type failoverTimes struct {
+	owned, ready, acknowledged time.Duration
+	cpu                        time.Duration // that the hub which is ready had taken by then, since it was started
+}
 
 // failover kills, and starts again what it has killed.
 func (c *threeHubs) failover(hub, leader bool) (f failoverTimes, err error) {
@@ -284,7 +287,7 @@ const failoverMost = 2 * time.Minute
 
 func (c *threeHubs) timeFailover(begin time.Time, moves bool) (f failoverTimes, err error) {
 	var looking sync.WaitGroup
-	var owned, ready time.Duration
+	var ready time.Duration
 	if moves {
 		looking.Go(func() {
 			_ = awaitWithin(failoverMost, "", func() bool {
@@ -292,11 +295,9 @@ func (c *threeHubs) timeFailover(begin time.Time, moves bool) (f failoverTimes, 
 					if h.cmd == nil {
 						continue
 					}
-					if owned == 0 && h.owns() {
-						owned = time.Since(begin)
-					}
-					if owned > 0 && isAnswered(h.http, "/readyz") && h.owns() {
+					if isAnswered(h.http, "/readyz") && h.owns() {
 						ready = time.Since(begin)
+						f.cpu, _ = cpuOf(h.cmd.Process.Pid) // it has just answered
 					}
 				}
 				time.Sleep(20 * time.Millisecond)
@@ -315,7 +316,12 @@ func (c *threeHubs) timeFailover(begin time.Time, moves bool) (f failoverTimes, 
 	})
 	f.acknowledged = time.Since(begin)
 	looking.Wait()
-	f.owned, f.ready = owned, ready
+	f.ready = ready
+	for _, h := range c.hubs {
+		if when, is := h.ownedSince(begin); is && moves {
+			f.owned = when.Sub(begin)
+		}
+	}
 	return f, err
 }
 
