@@ -8,7 +8,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"net/http"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -48,11 +50,12 @@ type clusterCommand struct {
 func clusterCommands() []clusterCommand {
 	return []clusterCommand{
 		{"certificates", "NAME...", certificatesAbout, clusterCertificates},
-		{"init", "", `Makes the stream that is the log, and cluster.key, which seals it. The hub has to be stopped, and keeps its data. Start it then, and make a
-backup of it (cloudhub backup FILE) as soon as it serves: /readyz is 200.
-`, func(c *clusterCall) error {
-			return initCluster(context.Background(), c.cfg, configs.Logger(c.stderr, c.cfg.Log), c.stdout)
-		}},
+		{"init", "", `Makes the stream that is the log, and cluster.key, which seals it, for a hub that has never run. Start it then, and make a
+backup of it (cloudhub cluster backup FILE) as soon as it serves: /readyz is 200.
+`, initHub},
+		{"import", "", `Makes the log with the data of a hub that ran on files, and is stopped: objects, sessions, retained messages and nodes, which need not join again. Go on then as
+after init. --dry-run says what there is.
+`, importHub},
 		{"join", "BACKUP", `Puts a backup of one of the hubs into an empty data directory, as restore does. Start the hub then, and delete the backup, which has all keys.
 `, nil},
 		{"status", "", `Prints all hubs that are known, with what they lack, the servers of the log, what is wrong, and what to do. The hub of this machine is asked, and has to run;
@@ -68,6 +71,14 @@ It is refused if no other hub could take over. --dry-run says what would be done
 another one stands by. FILE is one as cloudhub backup makes it, with all keys: keep it as safe. --force replaces FILE, and makes the backup at
 this hub in any case.
 `, backUpHub},
+		{"restore", "BACKUP", `Makes the log anew with a backup, in the data directory of this machine. All hubs have to be stopped. What was acknowledged after the backup is
+lost, unless nodes and clients send it again; versions and revisions go on above all that were ever given, and who was revoked after the backup stays
+so, by the log that is replaced and by what is in the data directory. Start this hub then; the others join again, with a backup of it.
+--force moves aside what is in the directory, and restores although nobody can say what was revoked. --dry-run checks the backup.
+`, restoreHub},
+		{"export", "", `Makes this hub one on files, with all that the hubs have, which goes on alone: objects, sessions, retained messages and nodes, which need not join again.
+All hubs have to be stopped. The others refuse to go on afterwards. --dry-run says what there is.
+`, exportHub},
 	}
 }
 
@@ -135,6 +146,11 @@ func (c clusterCommand) newCall(stdout, stderr io.Writer) *clusterCall {
 	case "drain":
 		call.flags.DurationVar(&call.last, "for", drainLast, "for how long it doesn't take over")
 		call.flags.BoolVar(&call.dryRun, "dry-run", false, "say what would be done")
+	case "import", "export", "restore":
+		call.flags.BoolVar(&call.dryRun, "dry-run", false, "say what would be done")
+		if c.name == "restore" {
+			call.flags.BoolVar(&call.force, "force", false, "move aside what is in the data directory, and restore although nobody can say what was revoked")
+		}
 	case "backup":
 		call.flags.BoolVar(&call.force, "force", false, "replace FILE, and make the backup at this hub in any case")
 	case "certificates":
@@ -228,11 +244,57 @@ func (c *clusterCall) call(ctx context.Context, method, path string, into any) e
 	return json.Unmarshal(text, into)
 }
 
-// initCluster makes the log of several hubs. It begins with what this hub has, which the others join with.
-func initCluster(ctx context.Context, cfg configs.Hub, log zerolog.Logger, out io.Writer) (err error) {
-	if cfg.Store.Engine != "nats" {
-		return errors.New("store.engine is files: set it to nats, with store.nats.servers")
+// initHub is the command init.
+func initHub(c *clusterCall) error {
+	has, err := c.hasData()
+	if err == nil && has {
+		err = fmt.Errorf("%s has data: `cloudhub cluster import` makes the log with it", c.cfg.Data.Dir)
 	}
+	if err != nil {
+		return err
+	}
+	return c.makeLog(context.Background(), configs.Logger(c.stderr, c.cfg.Log), false)
+}
+
+// importHub is the command import: a hub on files becomes the first of several.
+func importHub(c *clusterCall) error {
+	has, err := c.hasData()
+	if err == nil && !has {
+		err = fmt.Errorf("%s has no data: `cloudhub cluster init` makes the log without", c.cfg.Data.Dir)
+	}
+	if err == nil {
+		err = c.describeData()
+	}
+	if err != nil {
+		return err
+	}
+	if c.dryRun {
+		fmt.Fprintf(c.stdout, "The stream %s would be made, and the log begin with this data. Nothing was changed.\n", c.cfg.Store.NATS.Stream)
+		return nil
+	}
+	return c.makeLog(context.Background(), configs.Logger(c.stderr, c.cfg.Log), false)
+}
+
+// hasData reports whether a hub has run on the data directory.
+func (c *clusterCall) hasData() (bool, error) {
+	if c.cfg.Store.Engine != "nats" {
+		return false, errors.New("store.engine is files: set it to nats, with store.nats.servers")
+	}
+	o := logOptions(c.cfg.Data.Dir)
+	if _, err := os.Stat(o.Dir); errors.Is(err, fs.ErrNotExist) {
+		return false, refuseFormer(c.cfg.Data.Dir)
+	}
+	o.ReadOnly = true
+	records, err := journal.Open(o)
+	if err != nil {
+		return false, err
+	}
+	return records.Stats().Records > 0, records.Close()
+}
+
+// makeLog makes the log of several hubs. It begins with what this hub has, which the others join with. anew has it take the place of one that there is.
+func (c *clusterCall) makeLog(ctx context.Context, log zerolog.Logger, anew bool) (err error) {
+	cfg := c.cfg
 	dir, err := datadir.Open(cfg.Data.Dir, "cloudhub")
 	if err != nil {
 		return err
@@ -258,6 +320,11 @@ func initCluster(ctx context.Context, cfg configs.Hub, log zerolog.Logger, out i
 	if err := inspectServers(ctx, cfg.Store.NATS, eo, log); err != nil {
 		return err
 	}
+	if anew {
+		if err := jetstream.Remove(ctx, eo); err != nil {
+			return err
+		}
+	}
 	id, err := jetstream.Create(ctx, eo)
 	if err != nil {
 		return fmt.Errorf("%w. If it is left from an attempt that failed, and no hub uses it: nats stream rm %s", err, eo.Stream)
@@ -265,7 +332,7 @@ func initCluster(ctx context.Context, cfg configs.Hub, log zerolog.Logger, out i
 	if err := records.Sync([]journal.RecordChange{journal.Origin{Log: id}.Change()}); err != nil {
 		return err
 	}
-	fmt.Fprintf(out, "The stream %s is the log of the hubs, sealed with %s. Start this hub; make a backup of it as soon as it serves (cloudhub backup FILE), and on each other host: cloudhub cluster join FILE\n", eo.Stream, filepath.Join(cfg.Data.Dir, ClusterKeyFile))
+	fmt.Fprintf(c.stdout, "The stream %s is the log of the hubs, sealed with %s. Start this hub; make a backup of it as soon as it serves (cloudhub backup FILE), and on each other host: cloudhub cluster join FILE\n", eo.Stream, filepath.Join(cfg.Data.Dir, ClusterKeyFile))
 	return nil
 }
 

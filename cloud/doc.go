@@ -25,6 +25,7 @@
 //	logchecks.go    what that log's servers and this host's clock must be like for that
 //	clustercommands.go  the commands of cluster
 //	peers.go        how this hub reaches the others, and they it
+//	clusterdata.go      data from a cluster into another, into one hub, and out of a backup
 //	drain.go            a hub that lets others serve; backups of one that stands by
 //	clusterstatus.go    what the hubs tell each other, and how all of them are
 //	site.go         what is served over HTTP by a hub of a cluster, standing by and as the owner

@@ -44,7 +44,7 @@ func dataProgram() backup.Program {
 			return cfg.Data.Dir, err
 		},
 		Survey:      surveyData,
-		NewLineages: forkData,
+		NewLineages: forkData, // alone, also with the backup of a hub of a cluster
 		Rotate:      rotateOffline,
 		TakeAuthority: func(from, dir string) (string, error) {
 			if _, err := os.Stat(filepath.Join(dir, LogDir)); err == nil {
@@ -221,7 +221,13 @@ func becomeAnother(dir string, st *disk.Store) error {
 
 // forkData raises revisions and the versions of desired values and Secrets. The maps of cloud-owned keys get new lineages with every start
 // of the hub.
-func forkData(dir string, stamp uint32) error { return fork(dir, stamp, nil) }
+func forkData(dir string, stamp uint32) error {
+	err := os.Remove(filepath.Join(dir, ClusterKeyFile))
+	if errors.Is(err, fs.ErrNotExist) {
+		err = nil
+	}
+	return errors.Join(err, fork(dir, stamp, nil))
+}
 
 // takeOverData is forkData for a copy of another hub.
 func takeOverData(dir string, stamp uint32) error {

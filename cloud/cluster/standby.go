@@ -23,30 +23,67 @@ const (
 // Stand follows the log into a journal, until this hub owns it. The journal then has all that is in the log, and the others hear of this hub from then on,
 // however long it takes until it serves. An error is why this hub can't be a member as it is.
 func (m *Member) Stand(ctx context.Context, j *journal.Journal) error {
+	s, err := m.begin(j)
+	if err == nil {
+		err = s.run(ctx)
+	}
+	if err != nil {
+		return err
+	}
+	go m.keepHeard()
+	return nil
+}
+
+// CatchUp follows the log into a journal up to where it ends now, and owns nothing.
+func (m *Member) CatchUp(ctx context.Context, j *journal.Journal) error {
+	s, err := m.begin(j)
+	if err != nil {
+		return err
+	}
+	_, end, err := m.o.Log.Bounds(ctx)
+	if err != nil || m.At() >= end {
+		return err
+	}
+	reading, stop := context.WithCancel(ctx)
+	ended := make(chan struct{})
+	defer func() { stop(); <-ended }()
+	go func() {
+		defer close(ended)
+		s.read(reading)
+	}()
+	for m.At() < end && err == nil {
+		select {
+		case f := <-s.frames:
+			err = s.apply(f)
+		case <-ctx.Done():
+			err = ctx.Err()
+		}
+	}
+	return err
+}
+
+// begin has a journal go on where it is in the log.
+func (m *Member) begin(j *journal.Journal) (*standbyRun, error) {
 	into := journal.CopyIn(j)
 	origin, is, err := into.Origin()
 	switch {
 	case err != nil:
-		return err
+		return nil, err
 	case !is:
-		return ErrNoMember
+		return nil, ErrNoMember
 	case origin.Log != m.o.Log.ID():
-		return fmt.Errorf("the log was made anew: this hub has a part of log %x, and it is %x. Move its data away and join again", uint64(origin.Log), uint64(m.o.Log.ID()))
+		return nil, fmt.Errorf("the log was made anew: this hub has a part of log %x, and it is %x. Move its data away and join again", uint64(origin.Log), uint64(m.o.Log.ID()))
 	}
 	mark, err := markOf(origin)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	m.mu.Lock()
 	m.reach(mark)
 	m.into, m.log = into, sealed.New(m.o.Log, m.o.Key, mark)
 	m.mu.Unlock()
 	m.heard.Store(int64(m.o.Clock()))
-	if err := (&standbyRun{m: m, into: into, frames: make(chan received, applyFrames)}).run(ctx); err != nil {
-		return err
-	}
-	go m.keepHeard()
-	return nil
+	return &standbyRun{m: m, into: into, frames: make(chan received, applyFrames)}, nil
 }
 
 // standbyRun is a member that stands by.
@@ -176,9 +213,9 @@ func explainReadError(err error) error {
 		return fmt.Errorf("this hub was away for so long that the log doesn't have what it lacks (%w). Move its data away and join again, with a backup of a hub that has it", err)
 	case errors.Is(err, ordered.ErrBack):
 		return fmt.Errorf("the log lacks what this hub has read (%w): the servers have lost frames that were acknowledged, or were set up anew. Nothing is served from it. "+
-			"Make a backup of the hub that has most, and begin a cluster with that (`cloudhub restore`, `cloudhub cluster init`)", err)
+			"Make a backup of the hub that has most, and begin a cluster with that (`cloudhub cluster restore`)", err)
 	case errors.As(err, &broken):
-		return fmt.Errorf("%w. Nothing is served from it. If the other hubs say so too, begin a cluster with a backup of one of them (`cloudhub restore`, `cloudhub cluster init`)", err)
+		return fmt.Errorf("%w. Nothing is served from it. If the other hubs say so too, begin a cluster with a backup of one of them (`cloudhub cluster restore`)", err)
 	}
 	return err
 }

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"path/filepath"
 
 	"github.com/edgebus/edgebus/cloud/store"
 	"github.com/edgebus/edgebus/topics/resource"
@@ -99,4 +100,36 @@ func (a *Authority) storeRevocation(ctx context.Context, node string) error {
 		return err
 	}
 	return store.Put(ctx, a.o.Writer, store.Object{Key: revocationKey(node), Data: data}, was.Rev)
+}
+
+// CarryRevocations has a restored data directory know what another hub's records say: revocations, and up to when certificates were made.
+func CarryRevocations(ctx context.Context, from store.Reader, dir string) error {
+	known, err := storedRevocations(ctx, from)
+	if err != nil {
+		return err
+	}
+	rec, _, err := readRecord(ctx, from)
+	if err != nil {
+		return err
+	}
+	path := filepath.Join(dir, DirName)
+	list, err := readRevocations(filepath.Join(path, revokedName))
+	if err != nil {
+		return err
+	}
+	for _, e := range list {
+		if e.At > known[e.Node].At {
+			known[e.Node] = e
+		}
+	}
+	if len(known) > 0 {
+		if err := writeRevocations(filepath.Join(path, revokedName), known); err != nil {
+			return err
+		}
+	}
+	var issued int64
+	if err := readJSON(filepath.Join(path, issuedName), &issued); err != nil || rec == nil || rec.Issued <= issued {
+		return err
+	}
+	return writeJSON(filepath.Join(path, issuedName), rec.Issued)
 }

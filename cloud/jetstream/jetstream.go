@@ -247,6 +247,19 @@ func Create(ctx context.Context, o Options) (ordered.LogID, error) {
 	}
 }
 
+// Remove deletes the stream, if there is one.
+func Remove(ctx context.Context, o Options) error {
+	conn, err := o.connect(ctx)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	if err = (&Log{o: o, conn: conn}).call(ctx, "STREAM.DELETE."+o.Stream, nil, nil); isGone(err) {
+		return nil
+	}
+	return err
+}
+
 // createTime is how long servers that were started a moment ago may take until they make a stream.
 const createTime = time.Minute
 

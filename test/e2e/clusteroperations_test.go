@@ -3,14 +3,24 @@
 package e2e
 
 import (
+	"bytes"
+	"context"
+	"fmt"
+	"net/http"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
+	"github.com/nats-io/nats.go"
 	"github.com/stretchr/testify/require"
+
+	"github.com/edgebus/edgebus/broker/client"
+	"github.com/edgebus/edgebus/test/harness"
 )
 
 // run runs a program, and returns what it said and its exit code.
@@ -92,4 +102,133 @@ func TestADrainedHubHandsOverAndStandsBy(t *testing.T) {
 	require.Never(t, func() bool { return c.serving() >= 0 }, 2*clusterSilence, 100*time.Millisecond)
 	c.command("cluster", "undrain", "--config", h.config)
 	require.Equal(t, h, c.awaitServing())
+}
+
+// set has the device report a level.
+func (c *hubCluster) set(level int) {
+	c.t.Helper()
+	require.NoError(c.t, harness.Eventually(c.t.Context(), time.Minute, func(ctx context.Context) error {
+		_, err := harness.Call(ctx, http.MethodPatch, "http://"+c.Hub.HTTP+devicePath, fmt.Appendf(nil, `{"spec":{"desired":{"level":"%d"}}}`, level))
+		return err
+	}))
+	require.NoError(c.t, harness.Eventually(c.t.Context(), time.Minute, func(ctx context.Context) error {
+		text, err := harness.Call(ctx, http.MethodGet, "http://"+c.Hub.HTTP+devicePath, nil)
+		if reported := fmt.Sprintf(`"reported":{"value":"%d"`, level); err == nil && !strings.Contains(strings.ReplaceAll(string(text), " ", ""), reported) {
+			err = fmt.Errorf("no %s in %s", reported, text)
+		}
+		return err
+	}))
+}
+
+func (c *hubCluster) stopAll() {
+	c.t.Helper()
+	for _, h := range c.hubs {
+		if c.Running(h.name) {
+			require.NoError(c.t, c.Term(h.name))
+		}
+	}
+}
+
+// joinOthers has the other hubs join with a backup of one that serves.
+func (c *hubCluster) joinOthers(than clusterHub) {
+	c.t.Helper()
+	file := filepath.Join(c.Dir, fmt.Sprint("join-", time.Now().UnixNano()))
+	c.command("cluster", "backup", "--force", "--config", than.config, file) // others may have been heard a moment ago
+	for _, h := range c.hubs {
+		if h != than {
+			c.command("cluster", "join", "--force", "--config", h.config, file)
+			c.start(h)
+		}
+	}
+}
+
+// The data goes from a cluster into a backup and back, into a hub on files and into a cluster again: objects, sessions, what is retained, and nodes, which never join
+// again. Who was revoked after the backup stays revoked.
+func TestTheDataOfAClusterGoesIntoABackupAndIntoOneHubAndBack(t *testing.T) {
+	c := newHubCluster(t)
+	c.startDevice()
+	c.set(1)
+	p := c.publisher(t.Context(), "publisher")
+	publish := func(topic, payload string) {
+		require.NoError(t, harness.Eventually(t.Context(), time.Minute, func(ctx context.Context) error {
+			ctx, stop := context.WithTimeout(ctx, 2*time.Second)
+			defer stop()
+			return p.publish(ctx, client.Message{Topic: topic, Payload: []byte(payload), QoS: 1, Retain: topic == "own/register"})
+		}))
+	}
+	away, leave := context.WithCancel(t.Context())
+	left := c.session(away, "reader-1", c.waited)
+	leave()
+	<-left
+	publish("work/waits", "before the backup")
+	publish("own/register", "1")
+	c.register = 1
+
+	// A backup of one that stands by; what comes after it is lost with the restore, but for a revocation.
+	serving, file := c.awaitServing(), filepath.Join(c.Dir, "monday.backup")
+	c.awaitSays(1, "make the backup at hub-", "cloudhub", "cluster", "backup", "--config", serving.config, file)
+	c.awaitSays(0, "data of cloudhub", "cloudhub", "cluster", "backup", "--config", c.standby().config, file)
+	_, err := harness.Call(t.Context(), http.MethodPost, "http://"+c.Hub.HTTP+"/enroll/nodes/gone/revoke", nil)
+	require.NoError(t, err)
+	publish("work/waits", "after the backup")
+	first := c.hubs[0]
+	restore := []string{"cluster", "restore", "--config", first.config, "--force", file}
+	c.awaitSays(1, "in use|runs", "cloudhub", restore...)
+	require.NoError(t, c.Crash(first.name))
+	c.awaitServing()
+	c.awaitSays(1, "hubs run: hub-1, hub-2. Stop all of them first", "cloudhub", "cluster", "export", "--config", first.config)
+	c.stopAll()
+	c.awaitSays(0, "would be made anew", "cloudhub", append(restore, "--dry-run")...)
+	require.NoError(t, os.RemoveAll(filepath.Join(c.Dir, first.name, "log")), "that machine's disk is lost: what was revoked is in the log alone")
+	c.command(restore...)
+	c.start(first)
+	require.Equal(t, first, c.awaitServing())
+	revoked, err := os.ReadFile(filepath.Join(c.Dir, first.name, "authority", "revoked.json"))
+	require.NoError(t, err)
+	require.Contains(t, string(revoked), `"gone"`)
+	c.set(2)
+	c.start(c.hubs[1])
+	require.Eventually(t, func() bool { return !c.Running(c.hubs[1].name) }, time.Minute, 50*time.Millisecond, "it has a part of another log")
+	c.joinOthers(first)
+	c.awaitSays(0, "✓ hub-0 serves", "edgebus", "cluster", "status", "--server", "http://"+first.http)
+	c.readRegister()
+
+	// One hub on files, with the data of one that stood by.
+	second := c.hubs[1]
+	c.stopAll()
+	c.awaitSays(0, "(?s)1 Device.*Nothing was changed", "cloudhub", "cluster", "export", "--dry-run", "--config", second.config)
+	c.command("cluster", "export", "--config", second.config)
+	text, err := os.ReadFile(second.config)
+	require.NoError(t, err)
+	require.NoError(t, os.WriteFile(second.config, bytes.Replace(text, []byte("engine: nats"), []byte("engine: files"), 1), 0o600))
+	c.start(second)
+	require.Equal(t, second, c.awaitServing())
+	c.set(3)
+	publish("work/waits", "to one hub")
+	c.start(first)
+	require.Eventually(t, func() bool { return !c.Running(first.name) }, time.Minute, 50*time.Millisecond, "the log is another one")
+
+	// And a cluster again.
+	c.stopAll()
+	require.NoError(t, os.WriteFile(second.config, text, 0o600))
+	c.awaitSays(1, "has data: `cloudhub cluster import`", "cloudhub", "cluster", "init", "--config", second.config)
+	servers, err := nats.Connect(c.servers.URLs()[0])
+	require.NoError(t, err)
+	defer servers.Close()
+	_, err = servers.Request("$JS.API.STREAM.DELETE.edgebus", nil, 10*time.Second)
+	require.NoError(t, err)
+	c.awaitSays(0, "(?s)1 Device.*Nothing was changed", "cloudhub", "cluster", "import", "--dry-run", "--config", second.config)
+	c.command("cluster", "import", "--config", second.config)
+	c.start(second)
+	require.Equal(t, second, c.awaitServing())
+	c.joinOthers(second)
+	c.set(4)
+	c.readRegister()
+	c.session(t.Context(), "reader-1", c.waited)
+	require.Eventually(t, func() bool {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		return c.waited["to one hub"] > 0
+	}, time.Minute, 20*time.Millisecond)
+	require.Equal(t, map[string]int{"before the backup": 1, "to one hub": 1}, c.waited)
 }

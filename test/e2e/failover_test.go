@@ -209,7 +209,7 @@ func TestHubsStopAtAFrameOfSomebodyElse(t *testing.T) {
 		require.Eventually(t, func() bool { return !c.Running(h.name) }, time.Minute, 50*time.Millisecond)
 		said, err := os.ReadFile(c.LogFile(h.name))
 		require.NoError(t, err)
-		require.Regexp(t, "the frame at position [0-9]+ of the log doesn't open.*Nothing is served from it. .*`cloudhub restore`", string(said))
+		require.Regexp(t, "the frame at position [0-9]+ of the log doesn't open.*Nothing is served from it. .*`cloudhub cluster restore`", string(said))
 	}
 	_, err = servers.Request("$JS.API.STREAM.DELETE.edgebus", nil, 10*time.Second)
 	require.NoError(t, err)
