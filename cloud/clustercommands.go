@@ -321,7 +321,7 @@ func (c *clusterCall) makeLog(ctx context.Context, log zerolog.Logger, anew bool
 		return err
 	}
 	if anew {
-		if err := jetstream.Remove(ctx, eo); err != nil {
+		if err := jetstream.DeleteStream(ctx, eo); err != nil {
 			return err
 		}
 	}

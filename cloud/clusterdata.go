@@ -136,7 +136,7 @@ func exportHub(c *clusterCall) (err error) {
 		fmt.Fprintln(c.stdout, "Nothing was changed.")
 		return nil
 	}
-	if err := detach(logDir, log); err != nil {
+	if err := detachCopy(logDir, log); err != nil {
 		return err
 	}
 	if err := idle.engine.Renew(ctx); err != nil { // others are to find another log than theirs
@@ -162,7 +162,7 @@ func isDetached(logDir string) (is bool, err error) {
 	return !member, errors.Join(err, records.Close())
 }
 
-func detach(logDir string, log zerolog.Logger) error {
+func detachCopy(logDir string, log zerolog.Logger) error {
 	o := logOptions("")
 	o.Dir, o.Log = logDir, log
 	records, err := journal.Open(o)

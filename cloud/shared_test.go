@@ -52,7 +52,7 @@ func TestTheCommandsOfAClusterSayWhatTheyDo(t *testing.T) {
 	}
 	var said, wrong bytes.Buffer
 	require.Equal(t, 2, Main([]string{"cluster"}, &said, &wrong))
-	require.Contains(t, wrong.String(), "say one of certificates, init, join")
+	require.Contains(t, wrong.String(), "say one of certificates, init, import, join")
 }
 
 // A hub that stands by starts when it takes over, and collects garbage as rarely as any that starts.

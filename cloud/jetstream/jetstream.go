@@ -247,8 +247,8 @@ func Create(ctx context.Context, o Options) (ordered.LogID, error) {
 	}
 }
 
-// Remove deletes the stream, if there is one.
-func Remove(ctx context.Context, o Options) error {
+// DeleteStream deletes the stream, if there is one.
+func DeleteStream(ctx context.Context, o Options) error {
 	conn, err := o.connect(ctx)
 	if err != nil {
 		return err
