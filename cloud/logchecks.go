@@ -121,7 +121,7 @@ func (s *sharedLog) judge(r jetstream.Report) error {
 	if !r.Expires.IsZero() {
 		s.expires = r.Expires
 	}
-	warnings, wrong := []string(nil), r.Wrong
+	warnings, wrong := slices.Clone(r.Unknown), r.Wrong
 	if isTrial(s.cfg) {
 		warnings = append(warnings, r.Weak...)
 	} else {

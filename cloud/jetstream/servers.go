@@ -32,6 +32,8 @@ const MinVersion = "2.15"
 type Report struct {
 	Wrong []string // why nothing may be kept on them, with what to do
 	Weak  []string // likewise, but for who tries it out on one machine
+	// Unknown are servers that could not be asked for a reason that somebody has to mend. They are not refused: two of three are enough.
+	Unknown []string
 	// Clocks are by how much the servers' are ahead of this host's, by name.
 	Clocks map[string]time.Duration
 	// Expires is when the first of their certificates ends; zero: none was shown.
@@ -135,7 +137,7 @@ func askServer(ctx context.Context, client *http.Client, address string) *server
 
 func (v *serverState) judge(r *Report) {
 	if v.broken != nil {
-		r.Wrong = append(r.Wrong, fmt.Sprintf("%s: %v", v.address, v.broken))
+		r.Unknown = append(r.Unknown, fmt.Sprintf("the server at %s can't be asked how it is: %v", v.address, v.broken))
 		return
 	}
 	say := func(list *[]string, format string, args ...any) {

@@ -56,10 +56,20 @@ func (v *View) hear(at time.Time, m views.Message) []views.Action {
 	return nil
 }
 
+// hostClock is by how much a host's clock may differ from this one's, for a time of it to be believed after one that was ahead.
+const hostClock = time.Minute
+
+// isOutdated reports whether a state is older than the one that the host said before. After one that is ahead of the clock, which anybody may have said who
+// may publish there, one of now counts in any case: else the host would be heard no more until that time.
+func (h hostState) isOutdated(timestamp int64, now time.Time) bool {
+	ahead := h.at > now.Add(hostClock).UnixMilli()
+	return h.heard && timestamp < h.at && (!ahead || now.Sub(time.UnixMilli(timestamp)).Abs() > hostClock)
+}
+
 // hearState takes what the primary host says of itself. What is older than what it said before doesn't count.
 func (v *View) hearState(at time.Time, payload []byte) []views.Action {
 	var m stateMessage
-	if json.Unmarshal(payload, &m) != nil || m.Online == nil || m.Timestamp == nil || v.host.heard && *m.Timestamp < v.host.at {
+	if json.Unmarshal(payload, &m) != nil || m.Online == nil || m.Timestamp == nil || v.host.isOutdated(*m.Timestamp, at) {
 		return nil
 	}
 	was := v.host.online

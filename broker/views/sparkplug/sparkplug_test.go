@@ -367,6 +367,27 @@ func TestNothingIsSaidWithoutThePrimaryHost(t *testing.T) {
 	r.check()
 }
 
+// Whoever may publish there can say that the host is gone, from the far future. The host is heard again when it says otherwise.
+func TestAStateOfTheFarFutureDoesNotSilenceTheHostForGood(t *testing.T) {
+	r := newRig(t, Options{PrimaryHost: "scada"})
+	r.device("a")
+	r.connect()
+	say := func(online bool, at time.Time) {
+		r.primaryHost(fmt.Sprintf(`{"online":%t,"timestamp":%d}`, online, at.UnixMilli()))
+	}
+	say(true, r.now)
+	require.True(t, r.host.born)
+	say(false, r.now.AddDate(1000, 0, 0))
+	require.True(t, r.host.dead)
+	r.now = r.now.Add(time.Second)
+	r.connect()
+	say(false, r.now.AddDate(1000, 0, 0)) // the broker has kept it
+	say(true, r.now.Add(-time.Hour))      // of an earlier connection
+	require.Zero(t, r.host.messages)
+	say(true, r.now)
+	require.True(t, r.host.born)
+}
+
 func TestWhatNoHostHasHeardIsToldAsThePast(t *testing.T) {
 	for _, aliases := range []bool{false, true} {
 		r := newRig(t, Options{Aliases: aliases})
