@@ -10,13 +10,14 @@
 //   - all hubs go on with what the one that serves has.
 //
 // It prints its seed: SEED repeats whom which fault strikes. ROUNDS faults are drawn of FAULTS (globs with commas between; all), or each of them goes on for
-// MINUTES. Without both it is the mix of CI.
+// MINUTES; an interrupt ends that with the round. Without both it is the mix of CI.
 package cluster
 
 import (
 	"fmt"
 	"maps"
 	"os"
+	"os/signal"
 	"path"
 	"slices"
 	"strconv"
@@ -58,15 +59,17 @@ func TestHubsOnHostsOfTheirOwnAreBroken(t *testing.T) {
 	names := pickFaults(t, slices.Sorted(maps.Keys(faults)))
 	r := &faultRounds{c: c, seed: seed, faults: faults, count: map[string]int{}, began: time.Now()}
 	defer r.sum()
+	interrupted, stop := signal.NotifyContext(t.Context(), os.Interrupt)
+	defer stop()
 	switch minutes, count := number("MINUTES"), number("CLUSTER_ROUNDS"); {
 	case minutes > 0:
 		for _, name := range names {
-			for until := time.Now().Add(time.Duration(minutes) * time.Minute); time.Now().Before(until); {
+			for until := time.Now().Add(time.Duration(minutes) * time.Minute); interrupted.Err() == nil && time.Now().Before(until); {
 				r.round(name)
 			}
 		}
 	case count > 0:
-		for range count {
+		for r.done < count && interrupted.Err() == nil {
 			r.round(names[c.dice.IntN(len(names))])
 		}
 	default:

@@ -101,7 +101,7 @@ func newHubs(t *testing.T, seed uint64, change func(i int, settings string) stri
 			"data": map[string]any{"dir": one.data()},
 			"mqtt": map[string]any{"listen": one.mqtt, "websocket": map[string]any{"listen": ""}},
 			"http": map[string]any{"listen": one.http},
-			"store": map[string]any{"engine": "nats", "nats": map[string]any{
+			"store": map[string]any{"engine": "nats", "peer": map[string]any{"listen": h.address + ":8447"}, "nats": map[string]any{
 				"servers": c.servers.URLs(), "monitor": monitors, "name": h.name, "silence": hubSilence.String(), "keep": "5m",
 			}},
 			"limits": map[string]any{"session": map[string]any{"bytes": "64MiB"}},

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"os/signal"
 	"runtime"
 	"slices"
 	"strings"
@@ -30,6 +31,7 @@ func TestMain(m *testing.M) {
 	cmd.Env = append(os.Environ(), insideEnv+"=yes")
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
 	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET}
+	signal.Notify(make(chan os.Signal, 1), os.Interrupt) // the other process ends its round, and sums up
 	err := cmd.Run()
 	var exit *exec.ExitError
 	if errors.As(err, &exit) {
