@@ -80,6 +80,8 @@ func TestHubsOnHostsOfTheirOwnAreBroken(t *testing.T) {
 			}
 		}
 	}
+	require.Greater(t, c.load.operations, 10*r.done, "operations of registers")
+	require.Greater(t, len(c.load.mail.acked), 10*r.done)
 }
 
 const mixTime = 3 * time.Minute

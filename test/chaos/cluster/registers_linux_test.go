@@ -36,7 +36,7 @@ type operation struct {
 }
 
 // registers are read and written over different hubs, two of them in each round: the message that is retained on a topic, and the desired value of a device, which
-// the API writes and reads.
+// the API and MQTT write and read.
 type registers struct {
 	l       *load
 	began   time.Time
@@ -67,10 +67,12 @@ func (r *registers) next(round int) {
 	r.now = h
 	r.mu.Unlock()
 	r.l.create("devices", fmt.Sprintf(`{"apiVersion":"edgebus.io/v1alpha1","kind":"Device","metadata":{"name":"d-%d"},"spec":{"nodeName":"n1","deviceModelRef":{"name":"dial"},"protocol":{"type":"virtual"}}}`, round))
+	h.work.Go(func() { r.repeat(h, func(op *operation) { r.publish(h, op, h.deviceKey(), h.desired()) }) })
 	for i := range 2 {
 		patience := []time.Duration{2 * time.Second, 20 * time.Second}[i]
-		h.work.Go(func() { r.repeat(h, func(op *operation) { r.publish(h, op) }) })
-		h.work.Go(func() { r.repeat(h, func(op *operation) { r.subscribe(h, op, patience) }) })
+		h.work.Go(func() { r.repeat(h, func(op *operation) { r.publish(h, op, h.topic(), h.topic()) }) })
+		h.work.Go(func() { r.repeat(h, func(op *operation) { r.subscribe(h, op, h.topic(), h.topic(), patience) }) })
+		h.work.Go(func() { r.repeat(h, func(op *operation) { r.subscribe(h, op, h.deviceKey(), h.desired(), patience) }) })
 		h.work.Go(func() { r.repeat(h, func(op *operation) { r.patch(h, op) }) })
 		h.work.Go(func() { r.repeat(h, func(op *operation) { r.get(h, op, patience) }) })
 	}
@@ -100,7 +102,7 @@ func (r *registers) value() string { return strconv.FormatInt(r.values.Add(1), 1
 func (h *roundHistory) topic() string { return fmt.Sprint("registers/", h.round) }
 
 // publish writes a retained message over a connection of its own, once.
-func (r *registers) publish(h *roundHistory, op *operation) {
+func (r *registers) publish(h *roundHistory, op *operation, key, topic string) {
 	ctx, stop := context.WithTimeout(h.ctx, 3*time.Second)
 	defer stop()
 	up := make(chan context.Context, 1)
@@ -112,9 +114,9 @@ func (r *registers) publish(h *roundHistory, op *operation) {
 			if over.Err() != nil {
 				return
 			}
-			*op = operation{Key: h.topic(), Client: op.Client, Write: true, Value: r.value(), By: "mqtt", Call: r.time()}
+			*op = operation{Key: key, Client: op.Client, Write: true, Value: r.value(), By: "mqtt", Call: r.time()}
 			answer := make(chan error, 1)
-			c.PublishOver(over, client.Message{Topic: h.topic(), Payload: []byte(op.Value), QoS: 1, Retain: true}, func(err error) { answer <- err })
+			c.PublishOver(over, client.Message{Topic: topic, Payload: []byte(op.Value), QoS: 1, Retain: true}, func(err error) { answer <- err })
 			select {
 			case err := <-answer:
 				if err != nil {
@@ -134,14 +136,14 @@ func (r *registers) publish(h *roundHistory, op *operation) {
 	}
 }
 
-// subscribe reads what is retained over a new connection.
-func (r *registers) subscribe(h *roundHistory, op *operation, patience time.Duration) {
+// subscribe reads what is retained on a topic over a new connection.
+func (r *registers) subscribe(h *roundHistory, op *operation, key, topic string, patience time.Duration) {
 	ctx, stop := context.WithTimeout(h.ctx, patience)
 	defer stop()
 	var called atomic.Int64
 	got := make(chan string, 1)
 	_, ended := r.l.connect(ctx, client.Options{
-		ClientID: fmt.Sprint("reader-", op.Client), CleanStart: true, ConnectTimeout: patience, KeepAlive: 20 * time.Second, Subscriptions: []client.Subscription{{Filter: h.topic(), QoS: 1}},
+		ClientID: fmt.Sprint("reader-", op.Client), CleanStart: true, ConnectTimeout: patience, KeepAlive: 20 * time.Second, Subscriptions: []client.Subscription{{Filter: topic, QoS: 1}},
 		OnMessage: func(m client.Message) {
 			if m.Retained {
 				select {
@@ -159,18 +161,25 @@ func (r *registers) subscribe(h *roundHistory, op *operation, patience time.Dura
 	defer func() { stop(); <-ended }()
 	select {
 	case value := <-got:
-		*op = operation{Key: h.topic(), Client: op.Client, Value: value, Call: called.Load(), Return: r.time(), By: "mqtt"}
+		*op = operation{Key: key, Client: op.Client, Value: value, Call: called.Load(), Return: r.time(), By: "mqtt"}
 	case <-ctx.Done():
 	}
 }
 
 func (h *roundHistory) device() string { return fmt.Sprint("d-", h.round) }
 
+func (h *roundHistory) deviceKey() string { return "devices/" + h.device() }
+
+// desired is the topic of the value that the API writes.
+func (h *roundHistory) desired() string {
+	return "v1/nodes/n1/devices/" + h.device() + "/desired/level"
+}
+
 // patch writes a desired value, at some hub.
 func (r *registers) patch(h *roundHistory, op *operation) {
 	value := r.value()
 	address := r.l.someHub()
-	begin := operation{Key: "devices/" + h.device(), Client: op.Client, Write: true, Value: value, Call: r.time(), By: address}
+	begin := operation{Key: h.deviceKey(), Client: op.Client, Write: true, Value: value, Call: r.time(), By: address}
 	status, _, err := r.l.call(h.ctx, 3*time.Second, http.MethodPatch, address, "devices/"+h.device(), fmt.Sprintf(`{"spec":{"desired":{"level":%q}}}`, value))
 	switch {
 	case err == nil && status == http.StatusOK:
@@ -184,7 +193,7 @@ func (r *registers) patch(h *roundHistory, op *operation) {
 // get reads the desired value, at some hub.
 func (r *registers) get(h *roundHistory, op *operation, patience time.Duration) {
 	address := r.l.someHub()
-	begin := operation{Key: "devices/" + h.device(), Client: op.Client, Call: r.time(), By: address}
+	begin := operation{Key: h.deviceKey(), Client: op.Client, Call: r.time(), By: address}
 	status, text, err := r.l.call(h.ctx, patience, http.MethodGet, address, "devices/"+h.device(), "")
 	var device struct {
 		Spec struct{ Desired map[string]any }
