@@ -30,9 +30,10 @@ import (
 )
 
 // openAuthority opens the hub's authority, and has the listeners use its certificate for which none is configured.
-func openAuthority(cfg *configs.Hub, st *disk.Store, log zerolog.Logger) (*enroll.Authority, error) {
+func openAuthority(cfg *configs.Hub, st *disk.Store, announce func() error, log zerolog.Logger) (*enroll.Authority, error) {
 	o := authorityOptions(*cfg, log)
 	o.Reader, o.Writer, o.Shared = st, objects.Records(st), cfg.Store.Engine != "files"
+	o.Announce = announce
 	authority, err := enroll.OpenAuthority(o)
 	if err != nil {
 		return nil, err

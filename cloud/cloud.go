@@ -99,7 +99,8 @@ func Run(ctx context.Context, o Options) (err error) {
 	if err != nil {
 		return err
 	}
-	authority, err := openAuthority(&cfg, st, log)
+	secrets.announce = shared.announce()
+	authority, err := openAuthority(&cfg, st, shared.announce(), log)
 	if err != nil {
 		return err
 	}

@@ -30,6 +30,7 @@
 //	clusterstatus.go    what the hubs tell each other, and how all of them are
 //	site.go         what is served over HTTP by a hub of a cluster, standing by and as the owner
 //	hubblobs.go     blobs copied between the hubs of a cluster
+//	hubkeys.go      the authority's files and the key of Secrets, copied between them
 //	beginanew_*.go  how a hub that owns it no more stops without a word
 //	maintenance.go  the commands check, backup, restore and takeover
 //	follow.go       the command follow: a copy of a hub on another machine

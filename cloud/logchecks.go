@@ -66,6 +66,9 @@ func (s *sharedLog) mayTake(ctx context.Context) error {
 	if err := s.drained.mayTake(); err != nil {
 		return err
 	}
+	if err := s.keys.lacks(); err != nil {
+		return err
+	}
 	if err := s.check(ctx); err != nil {
 		return err
 	}

@@ -69,6 +69,9 @@ func (p *peers) owner() string {
 	return ""
 }
 
+// ownsNow reports whether this hub has taken the log.
+func (p *peers) ownsNow() bool { return p.owner() == p.name }
+
 // start reaches the others from now on, until ctx ends.
 func (p *peers) start(ctx context.Context, m *cluster.Member) {
 	p.member.Store(m)

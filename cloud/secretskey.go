@@ -8,6 +8,8 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"os"
+	"path/filepath"
 	"sync"
 
 	"github.com/rs/zerolog"
@@ -91,8 +93,9 @@ func describeUnopened(closed []store.Object, of int) string {
 type secretStore struct {
 	store.Reader
 	store.Writer
-	key *seal.Key
-	log zerolog.Logger
+	key      *seal.Key
+	log      zerolog.Logger
+	announce func() error // has other hubs have a new key before it is used; nil: there are none
 	// rotating is held for reading by writes of Secrets: one that began before a rotation has ended before the rotation lists what it
 	// has to encrypt anew, and one that begins later encrypts anew itself what was encrypted before.
 	rotating sync.RWMutex
@@ -176,7 +179,9 @@ func (s *secretStore) reseal(o store.Object) (_ store.Object, changed bool, err 
 // rotate makes a new key, and encrypts all Secrets with it.
 func (s *secretStore) rotate(ctx context.Context) (said string, err error) {
 	s.rotating.Lock()
-	err = s.key.Rotate()
+	if err = s.key.Rotate(); err == nil && s.announce != nil {
+		err = s.announce()
+	}
 	s.rotating.Unlock()
 	if err == nil {
 		err = s.afterStep("a new key")
@@ -253,6 +258,9 @@ func (s *secretStore) resealAll(ctx context.Context) (count int, err error) {
 
 // rotateOffline is rotate for a hub that is stopped.
 func rotateOffline(ctx context.Context, dir string) (said string, err error) {
+	if _, err := os.Stat(filepath.Join(dir, ClusterKeyFile)); err == nil {
+		return "", fmt.Errorf("%s is the data of a hub of a cluster, which doesn't run: run rotate-key at the hub that serves", dir)
+	}
 	records, err := openLog(dir, zerolog.Nop(), nil, nil)
 	if err != nil {
 		return "", err

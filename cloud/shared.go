@@ -54,6 +54,7 @@ type sharedLog struct {
 	instance uint64 // of this process
 	site     *site
 	blobs    *hubBlobs
+	keys     *hubKeys
 
 	options  jetstream.Options
 	client   *http.Client // of the servers' monitoring addresses
@@ -103,6 +104,8 @@ func openRecords(ctx context.Context, o Options, m metrics.Registry, committed f
 		return nil, nil, errors.Join(err, s.close())
 	}
 	go s.blobs.run(ctx)
+	s.keys = &hubKeys{peers: s.peers, client: s.peers.Client(purposeKeys), cfg: o.Config, log: o.Log}
+	go s.keys.run(ctx)
 	if s.site, err = openSite(ctx, o, s.peers, s.standBy(m)); err != nil {
 		return nil, nil, errors.Join(err, s.close())
 	}
@@ -153,7 +156,7 @@ func (s *sharedLog) own(ctx context.Context, o Options, key sealed.Key, m metric
 	if err := s.check(ctx); err != nil {
 		return nil, err
 	}
-	s.member = cluster.New(cluster.Options{Log: s.engine, Key: key, Name: s.name, Address: s.peers.address, Silence: s.cfg.Silence, Lost: o.Lost, MayTake: s.mayTake, Logger: s.log})
+	s.member = cluster.New(cluster.Options{Log: s.engine, Key: key, Name: s.name, Address: s.peers.address, Says: s.keys.says, Silence: s.cfg.Silence, Lost: o.Lost, MayTake: s.mayTake, Logger: s.log})
 	s.teller.check = s.member.MayTake
 	s.standing.Store(s.member)
 	s.peers.start(ctx, s.member)
@@ -178,6 +181,7 @@ func (s *sharedLog) own(ctx context.Context, o Options, key sealed.Key, m metric
 	if err != nil {
 		return nil, errors.Join(err, records.Close())
 	}
+	s.keys.settle()
 	return records, nil
 }
 
@@ -278,6 +282,14 @@ func (s *sharedLog) useAuthority(a *enroll.Authority) {
 	if s != nil {
 		s.peers.authority.Store(a)
 	}
+}
+
+// announce has the other hubs have a new key; nil: there are none.
+func (s *sharedLog) announce() func() error {
+	if s == nil {
+		return nil
+	}
+	return s.keys.announce
 }
 
 // checks are those of /readyz.

@@ -46,12 +46,15 @@ func decodeFrame(b []byte) (f frame, err error) {
 	return frame{b[0], number(1), number(9), int64(number(17)), b[frameHead:]}, nil //nolint:gosec // G115: as it was
 }
 
-// encodeWriter is what an owner says of itself. A name has no line break.
-func encodeWriter(name, address string) []byte { return []byte(name + "\n" + address) }
+// encodeWriter is what an owner says of itself. Neither has a line break.
+func encodeWriter(name, address, says string) []byte {
+	return []byte(name + "\n" + address + "\n" + says)
+}
 
-func decodeWriter(body []byte) (name, address string) {
-	name, address, _ = strings.Cut(string(body), "\n")
-	return name, address
+func decodeWriter(body []byte) (name, address, says string) {
+	name, rest, _ := strings.Cut(string(body), "\n")
+	address, says, _ = strings.Cut(rest, "\n")
+	return name, address, says
 }
 
 // originOf is what the journal keeps of where it is in the log.

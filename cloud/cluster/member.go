@@ -21,8 +21,10 @@ import (
 type Options struct {
 	Log     ordered.Log // the engine
 	Key     sealed.Key
-	Name    string        // of this hub, as the others show it
-	Address string        // at which the others reach it
+	Name    string // of this hub, as the others show it
+	Address string // at which the others reach it
+	// Says is what the others are to know of this hub before it appends anything else as the owner; nil: nothing. It has no line break.
+	Says    func() string
 	Silence time.Duration // after which others take the log
 	// Lost is called once, when another one owns the log or this hub can't keep what is in it: nothing may be answered any more, and nothing that
 	// waits for a commit is. It must not block.
@@ -73,6 +75,7 @@ type Member struct {
 	state atomic.Int32
 	fresh atomic.Int64 // until when, by the clock, nobody else can own the log
 	owner atomic.Pointer[ownership]
+	said  atomic.Pointer[string]
 	heard atomic.Int64  // when a frame was read or appended last
 	at    atomic.Uint64 // the mark's position, for who doesn't wait for an append
 
@@ -101,6 +104,7 @@ func New(o Options) *Member {
 	m := &Member{o: o, writer: rand.Uint64(), renewed: make(chan struct{})} //nolint:gosec // G404: it tells writers apart, and keeps nobody out
 	m.ctx, m.cancel = context.WithCancel(context.Background())
 	m.owner.Store(&ownership{changed: make(chan struct{})})
+	m.said.Store(new(string))
 	return m
 }
 
@@ -150,6 +154,28 @@ func (m *Member) Owner() string { return m.owner.Load().name }
 func (m *Member) OwnerAddress() (name, address string, changed <-chan struct{}) {
 	o := m.owner.Load()
 	return o.name, o.address, o.changed
+}
+
+// Said is what the owner says of itself, as far as this hub has read; an owner's is its own.
+func (m *Member) Said() string { return *m.said.Load() }
+
+// Say has the log have what an owner says of itself now. It returns when that is sure, or never.
+func (m *Member) Say() error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if state(m.state.Load()) == stateStandby {
+		return ErrLost
+	}
+	return m.append(kindIdle, m.encodeSelf())
+}
+
+func (m *Member) encodeSelf() []byte {
+	says := ""
+	if m.o.Says != nil {
+		says = m.o.Says()
+	}
+	m.said.Store(&says)
+	return encodeWriter(m.o.Name, m.o.Address, says)
 }
 
 // noteOwner notes who owns the log, and reports whether that is new.
@@ -234,7 +260,7 @@ type takenError struct{ by frame }
 
 func (e *takenError) Error() string {
 	if e.by.kind == kindTake {
-		name, _ := decodeWriter(e.by.body)
+		name, _, _ := decodeWriter(e.by.body)
 		return name + " has taken the log"
 	}
 	return "another hub has appended to the log"
@@ -363,7 +389,7 @@ func (m *Member) beHeard(every time.Duration) error {
 	if m.o.Clock()-m.sent < every {
 		return nil
 	}
-	err := m.append(kindIdle, encodeWriter(m.o.Name, m.o.Address))
+	err := m.append(kindIdle, m.encodeSelf())
 	if m.idle++; err == nil && m.idle >= idleFrames { // the journal must not be behind what is trimmed
 		m.idle = 0
 		m.into.Note(originOf(m.o.Log.ID(), m.mark))

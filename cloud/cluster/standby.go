@@ -173,7 +173,9 @@ func (s *standbyRun) apply(f received) error {
 		s.m.noteTime(one.time)
 		switch one.kind {
 		case kindTake, kindIdle:
-			if name, address := decodeWriter(one.body); s.m.noteOwner(name, address, f.Epoch) {
+			name, address, says := decodeWriter(one.body)
+			s.m.said.Store(&says)
+			if s.m.noteOwner(name, address, f.Epoch) {
 				s.m.o.Logger.Info().Str("owner", name).Uint64("epoch", f.Epoch).Msg("another hub owns the log; this one stands by")
 			}
 		case kindCommit:
@@ -232,7 +234,11 @@ func (s *standbyRun) take() (took bool, err error) {
 	}
 	m.awaitTime(m.ctx)
 	m.log.SetEpoch(m.log.Last().Epoch + 1)
-	err = m.put(kindTake, encodeWriter(m.o.Name, m.o.Address))
+	had := m.said.Load()
+	err = m.put(kindTake, m.encodeSelf())
+	if err != nil {
+		m.said.Store(had)
+	}
 	var taken *takenError
 	if errors.As(err, &taken) {
 		return false, nil

@@ -46,8 +46,10 @@ import (
 // says until when the older ones are trusted, revoked.json, and issued.json. The store has a record of them.
 const DirName = "authority"
 
+// StateName is the file that says until when the older authorities are trusted.
+const StateName = "authority.json"
+
 const (
-	stateName         = "authority.json"
 	authorityValidity = 10 * 365 * 24 * time.Hour
 	serverValidity    = 90 * 24 * time.Hour
 	// clockSkew is how far in the past a certificate begins, so that a clock that is a little slow takes it.
@@ -69,8 +71,10 @@ type AuthorityOptions struct {
 	Writer store.Writer
 	// Shared says that other hubs go on with the store when this one ends, without its files: it keeps each revocation, too.
 	Shared bool
-	Log    zerolog.Logger
-	Now    func() time.Time
+	// Announce is called with a new authority's files there, before it is used: other hubs have to have them, too. It may be nil.
+	Announce func() error
+	Log      zerolog.Logger
+	Now      func() time.Time
 }
 
 // Authority signs the certificates of nodes and of the hub itself.
@@ -183,17 +187,17 @@ func (a *Authority) readGiven() error {
 
 // readOwn reads the authorities that the hub made, or makes the first.
 func (a *Authority) readOwn() error {
-	text, err := os.ReadFile(filepath.Join(a.dir(), stateName))
+	text, err := os.ReadFile(filepath.Join(a.dir(), StateName))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
 	var st authorityState
 	switch {
 	case err != nil:
-		err = datadir.WriteFile(filepath.Join(a.dir(), stateName), []byte("{}\n"))
+		err = datadir.WriteFile(filepath.Join(a.dir(), StateName), []byte("{}\n"))
 	default:
 		if err = json.Unmarshal(text, &st); err != nil {
-			err = fmt.Errorf("%s/%s is damaged: take it from a backup (%w)", DirName, stateName, err)
+			err = fmt.Errorf("%s/%s is damaged: take it from a backup (%w)", DirName, StateName, err)
 		}
 	}
 	if err != nil {
@@ -218,7 +222,7 @@ func (a *Authority) readOwn() error {
 	}
 	for _, s := range a.signers[:len(a.signers)-1] {
 		if _, ends := a.trustedUntil[s.number]; !ends { // it was written before the one that followed was made
-			return fmt.Errorf("%s/%s is an older copy: it doesn't say until when authority %d is trusted, which was replaced; take it from a backup, or restore the whole backup", DirName, stateName, s.number)
+			return fmt.Errorf("%s/%s is an older copy: it doesn't say until when authority %d is trusted, which was replaced; take it from a backup, or restore the whole backup", DirName, StateName, s.number)
 		}
 	}
 	a.dropExpired()
@@ -524,10 +528,13 @@ func (a *Authority) Rotate(overlap time.Duration) error {
 		return err
 	}
 	// The state is written first: without a newer authority it has no effect.
-	if err := datadir.WriteFile(filepath.Join(a.dir(), stateName), text); err != nil {
+	if err := datadir.WriteFile(filepath.Join(a.dir(), StateName), text); err != nil {
 		return err
 	}
 	s, err := a.makeSigner(old + 1)
+	if err == nil && a.o.Announce != nil {
+		err = a.o.Announce()
+	}
 	if err != nil {
 		return err
 	}

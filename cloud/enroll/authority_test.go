@@ -281,9 +281,9 @@ func TestARestoreTakesOverWhatCameAfterTheBackup(t *testing.T) {
 func TestAnAuthorityThatIsLostIsNotMadeAgain(t *testing.T) {
 	c := &clock{at: time.Now()}
 	for name, files := range map[string][]string{
-		"before a rotation":     {"1.pem", "1.key", stateName, revokedName, issuedName, ""},
+		"before a rotation":     {"1.pem", "1.key", StateName, revokedName, issuedName, ""},
 		"with a revocation":     {revokedName},
-		"during a rotation":     {"1.pem", "1.key", "2.pem", "2.key", stateName, ""},
+		"during a rotation":     {"1.pem", "1.key", "2.pem", "2.key", StateName, ""},
 		"given by the settings": {revokedName, issuedName, ""},
 	} {
 		for _, file := range files {
@@ -370,7 +370,7 @@ func TestDamagedAndOlderFilesOfTheAuthorityAreRefused(t *testing.T) {
 		return text
 	}
 	require.NoError(t, a.revoked.add("n1", "", false))
-	older := map[string][]byte{revokedName: read(revokedName), stateName: read(stateName)}
+	older := map[string][]byte{revokedName: read(revokedName), StateName: read(StateName)}
 	require.NoError(t, a.revoked.add("n2", "", false))
 	require.NoError(t, a.Rotate(time.Hour))
 

@@ -72,7 +72,7 @@ func (rec *authorityRecord) check(dir string, given bool) error {
 	if len(rec.Numbers) == 0 {
 		return nil
 	}
-	return checkFile(dir, stateName, "it says until when an authority that was replaced is trusted")
+	return checkFile(dir, StateName, "it says until when an authority that was replaced is trusted")
 }
 
 // checkRevoked returns an error if the list of revocations is an older copy.

@@ -21,7 +21,7 @@ func OpenReplica(o AuthorityOptions) (*Authority, error) {
 	if o.Cert != "" {
 		return a, a.readGiven()
 	}
-	text, err := os.ReadFile(filepath.Join(a.dir(), stateName))
+	text, err := os.ReadFile(filepath.Join(a.dir(), StateName))
 	var st authorityState
 	if err == nil {
 		err = json.Unmarshal(text, &st)

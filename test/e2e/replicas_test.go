@@ -10,12 +10,14 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"encoding/pem"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -177,6 +179,56 @@ func TestBlobsAreOnAllHubs(t *testing.T) {
 	text, err = harness.Call(t.Context(), http.MethodGet, "http://"+next.http+"/blobs/"+first, nil)
 	require.NoError(t, err)
 	require.Equal(t, "first", string(text))
+}
+
+// Rotated keys are copied by nobody: hubs that are there have them before they are used. One that was away takes them when it is back, and serves nobody before.
+func TestHubsTakeRotatedKeysFromEachOther(t *testing.T) {
+	users := fmt.Sprintf("auth: {anonymous: loopback, users: [{name: op, role: operator, nodes: ['*'], passwordHash: %q}]}\n", password.NewHash([]byte("secret")))
+	c := newHubCluster(t, func(settings string) string { return settings + users })
+	owner := c.awaitServing()
+	c.awaitForwarding()
+	there, away := c.standbys(owner)[0], c.standbys(owner)[1]
+	require.NoError(t, c.Crash(away.name))
+	secret := []byte(`{"apiVersion":"v1","kind":"Secret","metadata":{"name":"s","namespace":"default"},"stringData":{"password":"sealed"}}`)
+	secrets := func(h clusterHub) string { return "http://op:secret@" + h.http + "/api/v1/namespaces/default/secrets" }
+	_, err := harness.Call(t.Context(), http.MethodPost, secrets(owner), secret)
+	require.NoError(t, err)
+	c.command("rotate-key", "--config", owner.config)
+	_, err = harness.Call(t.Context(), http.MethodPost, "http://"+there.http+"/enroll/authority/rotate", []byte("{}"))
+	require.NoError(t, err)
+	require.NoError(t, c.Crash(owner.name))
+	c.awaitServing()
+	keys := func(h clusterHub) (all []string) {
+		for _, name := range []string{"secrets.key", "authority/1.key", "authority/2.key", "authority/1.pem", "authority/2.pem", "authority/authority.json"} {
+			text, err := os.ReadFile(filepath.Join(c.Dir, h.name, filepath.FromSlash(name)))
+			if err != nil {
+				text = nil
+			}
+			all = append(all, string(text))
+		}
+		return all
+	}
+	require.NotContains(t, keys(there), "")
+	require.Equal(t, keys(owner), keys(there))
+
+	require.NoError(t, c.Crash(there.name))
+	require.Contains(t, keys(away), "")
+	c.start(away)
+	require.NoError(t, harness.Eventually(t.Context(), time.Minute, func(context.Context) error {
+		said, err := os.ReadFile(c.LogFile(away.name))
+		if err == nil && !strings.Contains(string(said), "this hub lacks 3 of the keys that "+there.name+" had") {
+			err = errors.New("it doesn't say that it lacks keys")
+		}
+		return err
+	}))
+	require.False(t, c.ready(away))
+	c.start(there)
+	require.Eventually(t, func() bool { return slices.Equal(keys(there), keys(away)) }, time.Minute, 50*time.Millisecond)
+	require.NoError(t, c.Crash(there.name))
+	require.Equal(t, away, c.awaitServing())
+	text, err := harness.Call(t.Context(), http.MethodGet, secrets(away)+"/s", nil)
+	require.NoError(t, err)
+	require.Contains(t, string(text), base64.StdEncoding.EncodeToString([]byte("sealed")))
 }
 
 // A client is who it shows to be to the hub that it asks, at each of them alike; what it says in the words of hubs is worth nothing.
