@@ -26,10 +26,11 @@ var (
 // clients are all sessions.
 type clients struct {
 	b       *Broker
-	pending pendingConns
+	pending pendingConns[*conn]
 	running sync.WaitGroup // connections
 	number  atomic.Uint64  // of the newest session
 	settled settledUser
+	resumed chan struct{} // closed when what the loaded sessions wait for goes on
 
 	mu              sync.Mutex
 	byID            map[string]*client
@@ -48,9 +49,12 @@ type settledUser struct {
 
 func (cs *clients) init(b *Broker) {
 	cs.b, cs.persistentQuota = b, b.quotas.persistent
-	cs.byID, cs.conns = make(map[string]*client), make(map[*conn]struct{})
-	cs.pending.size = max(16, b.opts.Limits.Connections/4)
+	cs.byID, cs.conns, cs.resumed = make(map[string]*client), make(map[*conn]struct{}), make(chan struct{})
+	cs.pending.size, cs.pending.host = pendingSize(b.opts.Limits), func(c *conn) string { return c.quotas.host }
 }
+
+// pendingSize is how many connections without a CONNECT there may be.
+func pendingSize(l Limits) int { return max(16, l.Connections/4) }
 
 // identifierLocks give each client identifier to one goroutine at a time: who holds its lock may begin or end a connection or session
 // of that identifier, and ends it completely. So nothing of the next connection comes before the last of the one before,

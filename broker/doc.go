@@ -13,6 +13,7 @@
 //	packet.go      Message and Identity; the check of a packet's form before it is decoded; reason codes
 //	listener.go    listening sockets: accept rate, pending connections, WebSocket. socket_*.go: the short way to a socket;
 //	               unixsocket.go: Unix sockets, at which the kernel says who connects
+//	carrier.go     listening for a broker that is elsewhere; carried.go: what comes from there
 //	conn.go        one connection: what its parts are, the read loop, the end
 //	frames.go      its read buffer, which splits what arrives into packets
 //	keepalive.go   when its client has to be heard of again

@@ -15,6 +15,9 @@ var disconnectPacket = packets.Packet{FixedHeader: packets.FixedHeader{Type: pac
 
 // A client that leaves and is back at once, on a connection that is ready: nothing that it sent is lost, and no will acts.
 func testWhatWasSentBeforeTheCloseCounts(t *testing.T, at brokerSetup) {
+	if at.carried {
+		t.Skip("two connections that another hub carries may overtake each other by what is on the way: docs/mqtt.md")
+	}
 	b := at.start(t, nil)
 	sub := openClient(t, b, "sub", keepAlive(0))
 	sub.sub("will", 0)

@@ -25,6 +25,7 @@ import (
 	"time"
 
 	"github.com/gorilla/websocket"
+	"github.com/rs/zerolog"
 	"golang.org/x/time/rate"
 
 	"github.com/edgebus/edgebus/broker/daemon"
@@ -43,26 +44,34 @@ type listener struct {
 // listen binds all addresses, or none.
 func (b *Broker) listen() error {
 	for _, o := range b.opts.Listeners {
-		bound, err := bindAddress(o.Address)
+		bound, loopback, err := bindLimited(o, b.opts.Limits, b.closed, b.metrics.held.Inc)
 		if err != nil {
 			for _, l := range b.listeners {
 				_ = l.close()
 			}
-			return fmt.Errorf("%s: %w", cmp.Or(o.Setting, "listener "+o.Name), err)
+			return err
 		}
-		l := &listener{Listener: o, b: b, loopback: loopbackAddr(bound.Addr())}
-		l.connects = newRateLimiter(b.opts.Limits.ConnectRate)
-		l.bound = &limitedListener{
-			Listener: daemon.ReserveDescriptors(bound, daemon.MQTTReserve), rate: newRateLimiter(b.opts.Limits.ConnectRate * acceptsPerConnect), closed: b.closed,
-			metered: o.TLS != nil || o.WebSocket,
-			delayed: b.metrics.held.Inc,
-		}
-		if o.TLS != nil {
-			l.bound = tls.NewListener(l.bound, o.TLS)
-		}
+		l := &listener{Listener: o, b: b, bound: bound, loopback: loopback, connects: newRateLimiter(b.opts.Limits.ConnectRate)}
 		b.listeners = append(b.listeners, l)
 	}
 	return nil
+}
+
+// bindLimited binds a listener's address, from which connections are accepted at a limited rate.
+func bindLimited(o Listener, limits Limits, closed <-chan struct{}, delayed func()) (bound net.Listener, loopback bool, err error) {
+	if bound, err = bindAddress(o.Address); err != nil {
+		return nil, false, fmt.Errorf("%s: %w", cmp.Or(o.Setting, "listener "+o.Name), err)
+	}
+	loopback = loopbackAddr(bound.Addr())
+	bound = &limitedListener{
+		Listener: daemon.ReserveDescriptors(bound, daemon.MQTTReserve), rate: newRateLimiter(limits.ConnectRate * acceptsPerConnect), closed: closed,
+		metered: o.TLS != nil || o.WebSocket,
+		delayed: delayed,
+	}
+	if o.TLS != nil {
+		bound = tls.NewListener(bound, o.TLS)
+	}
+	return bound, loopback, nil
 }
 
 // bindAddress listens on a TCP address, or on a Unix socket, whose address is unix: and its path.
@@ -82,26 +91,33 @@ const acceptLogEvery = 10 * time.Second // how often a failed accept is logged, 
 
 // serve accepts connections until the listener is closed.
 func (l *listener) serve() {
+	acceptConns(l.bound, l.b.closed, l.b.log.With().Str("listener", l.Name).Logger(), func(transport net.Conn) {
+		if l.WebSocket {
+			transport = &wsConn{Conn: transport, upgrade: l.upgrade}
+		}
+		go l.serveConn(transport) // ends with the connection; Close waits for it
+	})
+}
+
+// acceptConns has connections served until the listener is closed, or closed is. A failed accept doesn't end it.
+func acceptConns(bound net.Listener, closed <-chan struct{}, log zerolog.Logger, serve func(net.Conn)) {
 	var said time.Time
 	for {
-		transport, err := l.bound.Accept()
+		transport, err := bound.Accept()
 		switch {
 		case err == nil:
-			if l.WebSocket {
-				transport = &wsConn{Conn: transport, upgrade: l.upgrade}
-			}
-			go l.serveConn(transport) // ends with the connection; Close waits for it
-			runtime.Gosched()         // on a single processor those who wait for the network run before the next connection (docs/adr/0153)
-		case l.closed.Load() || errors.Is(err, net.ErrClosed):
+			serve(transport)
+			runtime.Gosched() // on a single processor those who wait for the network run before the next connection (docs/adr/0153)
+		case errors.Is(err, net.ErrClosed):
 			return
 		default: // out of file descriptors, or a client that was gone already
 			if time.Since(said) > acceptLogEvery {
-				l.b.log.Warn().Err(err).Str("listener", l.Name).Msg("new connections can't be accepted now; those that stand go on")
+				log.Warn().Err(err).Msg("new connections can't be accepted now; those that stand go on")
 				said = time.Now()
 			}
 			select {
 			case <-time.After(50 * time.Millisecond):
-			case <-l.b.closed:
+			case <-closed:
 				return
 			}
 		}
@@ -117,6 +133,9 @@ func (l *listener) close() error {
 
 // peerCertificate is the client's certificate, if it has a verified one.
 func (c *conn) peerCertificate() *x509.Certificate {
+	if carried, ok := underlyingConn(c.Conn).(*carriedConn); ok {
+		return carried.certificate
+	}
 	secure, ok := underlyingConn(c.Conn).(*tls.Conn)
 	if !ok {
 		return nil
@@ -183,59 +202,62 @@ func awaitRate(l *rate.Limiter, end <-chan struct{}, delayed func()) {
 // pendingConns are the connections that have not sent a CONNECT, in the order in which they were accepted. At its limit
 // the oldest is closed for a new one: a client that wants to connect sends its CONNECT at once, so those that don't can't
 // keep it out. One host has a quarter of the places at most; beyond that its own oldest connection is closed.
-type pendingConns struct {
+type pendingConns[C comparable] struct {
 	size int
+	host func(C) string // that a connection comes from
 
 	mu     sync.Mutex
-	conns  list.List               // of *conn, oldest first
-	places map[*conn]*list.Element // in conns
-	byHost map[string]int          // how many of them each host has
+	conns  list.List           // of C, oldest first
+	places map[C]*list.Element // in conns
+	byHost map[string]int      // how many of them each host has
 }
 
 // add adds a connection, and returns the one that has to be closed for it; nil: none.
-func (p *pendingConns) add(c *conn) (evicted *conn) {
+func (p *pendingConns[C]) add(c C) (evicted C) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.byHost == nil {
-		p.byHost, p.places = make(map[string]int), make(map[*conn]*list.Element)
+		p.byHost, p.places = make(map[string]int), make(map[C]*list.Element)
 	}
+	host := p.host(c)
 	switch {
-	case p.byHost[c.quotas.host] >= max(1, p.size/4):
-		evicted = p.removeOldest(func(x *conn) bool { return x.quotas.host == c.quotas.host })
+	case p.byHost[host] >= max(1, p.size/4):
+		evicted = p.removeOldest(func(x C) bool { return p.host(x) == host })
 	case p.conns.Len() >= p.size:
-		evicted = p.removeOldest(func(*conn) bool { return true })
+		evicted = p.removeOldest(func(C) bool { return true })
 	}
 	p.places[c] = p.conns.PushBack(c)
-	p.byHost[c.quotas.host]++
+	p.byHost[host]++
 	return evicted
 }
 
-func (p *pendingConns) removeOldest(may func(*conn) bool) *conn {
+func (p *pendingConns[C]) removeOldest(may func(C) bool) (oldest C) {
 	for e := p.conns.Front(); e != nil; e = e.Next() {
-		if c := e.Value.(*conn); may(c) {
+		if c := e.Value.(C); may(c) {
 			p.drop(c)
 			return c
 		}
 	}
-	return nil
+	return oldest
 }
 
 // remove is called once a CONNECT has come, or the connection has ended.
-func (p *pendingConns) remove(c *conn) {
+func (p *pendingConns[C]) remove(c C) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.drop(c)
 }
 
-func (p *pendingConns) drop(c *conn) {
+func (p *pendingConns[C]) drop(c C) {
 	place := p.places[c]
 	if place == nil {
 		return
 	}
 	p.conns.Remove(place)
 	delete(p.places, c)
-	if p.byHost[c.quotas.host]--; p.byHost[c.quotas.host] == 0 {
-		delete(p.byHost, c.quotas.host)
+	host := p.host(c)
+	if p.byHost[host]--; p.byHost[host] == 0 {
+		delete(p.byHost, host)
 	}
 }
 

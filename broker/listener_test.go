@@ -281,10 +281,14 @@ func TestAClientAtTheWrongPortIsTold(t *testing.T) {
 	require.Contains(t, send(1, "GET / HTTP/1.1\r\nHost: x\r\n\r\n"), "400 Bad Request")
 }
 
+func newPending(size int) *pendingConns[*conn] {
+	return &pendingConns[*conn]{size: size, host: func(c *conn) string { return c.quotas.host }}
+}
+
 func connFrom(host string) *conn { return &conn{quotas: connQuotas{host: host}} }
 
 func TestTheOldestPendingConnectionIsClosedForANewOne(t *testing.T) {
-	l := pendingConns{size: 2}
+	l := newPending(2)
 	a, b, c, d, e := connFrom("a"), connFrom("b"), connFrom("c"), connFrom("d"), connFrom("e")
 	require.Nil(t, l.add(a))
 	require.Nil(t, l.add(b))
@@ -345,7 +349,7 @@ func TestNeighbourIsAnotherClient(t *testing.T) {
 // Connections that send no CONNECT keep nobody else waiting: more are let in than may connect, and those of one
 // address make room for one another.
 func TestAFloodWithoutCONNECTIsLoggedOnce(t *testing.T) {
-	l := pendingConns{size: 40}
+	l := newPending(40)
 	other := connFrom("192.0.2.2")
 	require.Nil(t, l.add(other))
 	flood := make([]*conn, 30)

@@ -424,6 +424,7 @@ func (cs *clients) resume() {
 	for c, epoch := range cs.startAllTimers() {
 		c.expire(epoch)
 	}
+	close(cs.resumed)
 }
 
 // publishLost publishes the will of a session that ended with the previous process.

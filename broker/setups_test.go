@@ -18,6 +18,7 @@ type brokerSetup struct {
 	node      string // of the edge's broker
 	webSocket bool
 	secure    bool
+	carried   bool // by another hub, to which clients connect
 	limits    Limits
 }
 
@@ -27,6 +28,7 @@ func brokerSetups(hub, core Limits) []brokerSetup {
 		{name: "hub", limits: hub},
 		{name: "hub-websocket", limits: hub, webSocket: true},
 		{name: "hub-tls", limits: hub, secure: true},
+		{name: "hub-tls-carried", limits: hub, secure: true, carried: true},
 		{name: "edge", limits: core, node: "n1"},
 		{name: "edge-websocket", limits: core, node: "n1", webSocket: true},
 	}
@@ -59,7 +61,7 @@ func (p brokerSetup) start(t *testing.T, change func(*Options)) *Broker {
 // startOn runs a broker on the journal in a directory. stop ends it in order.
 func (p brokerSetup) startOn(t *testing.T, dir string, change func(*Options)) (b *Broker, stop func()) {
 	t.Helper()
-	return startKept(t, dir, func(o *Options) {
+	b, stop = startKept(t, dir, func(o *Options) {
 		j := o.Journal.(*journal.Journal)
 		*o = p.options(t)
 		o.Journal = j
@@ -67,6 +69,10 @@ func (p brokerSetup) startOn(t *testing.T, dir string, change func(*Options)) (b
 			change(o)
 		}
 	})
+	if p.carried {
+		startCarrier(t, b)
+	}
+	return b, stop
 }
 
 // restartCrashed runs a broker on what a crash of another leaves now.

@@ -143,6 +143,9 @@ func openClient(t *testing.T, b *Broker, id string, opts ...connectOption) *test
 func dialBroker(t *testing.T, b *Broker) *testClient {
 	t.Helper()
 	addr := b.Addrs()[0]
+	if c, ok := carriersByBroker.Load(b); ok {
+		addr = c.(*ConnCarrier).Addrs()[0]
+	}
 	switch l := b.opts.Listeners[0]; {
 	case l.WebSocket:
 		return dialWS(t, "ws://"+addr.String()+"/mqtt", nil)

@@ -153,6 +153,9 @@ func meterSocket(transport net.Conn, c *conn) {
 		ws.pings = func() { c.throttle.countPacket(0) } // they count as packets
 	}
 	transport = underlyingConn(transport)
+	if carried, ok := transport.(*carriedConn); ok {
+		transport = carried.Conn
+	}
 	if secure, ok := transport.(*tls.Conn); ok {
 		transport = secure.NetConn()
 	}

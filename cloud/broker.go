@@ -20,13 +20,18 @@ func newBrokerOptions(cfg configs.Hub, log zerolog.Logger) (o broker.Options, er
 	for _, u := range cfg.Auth.Users {
 		o.Auth.Users = append(o.Auth.Users, broker.User(u))
 	}
-	listeners, err := cfg.MQTT.Listeners(cfg.HTTP.Ports())
-	if err != nil {
+	if o.Listeners, err = mqttListeners(cfg); err != nil {
 		return o, err
-	}
-	for _, l := range listeners {
-		o.Listeners = append(o.Listeners, broker.Listener(l))
 	}
 	o.Audit, err = audit.New(audit.Options{File: cfg.Audit.Path(cfg.Data.Dir), Size: int(cfg.Audit.Size >> 20), Files: cfg.Audit.Files, Log: log})
 	return o, err
+}
+
+// mqttListeners are those that settings say.
+func mqttListeners(cfg configs.Hub) (all []broker.Listener, err error) {
+	listeners, err := cfg.MQTT.Listeners(cfg.HTTP.Ports())
+	for _, l := range listeners {
+		all = append(all, broker.Listener(l))
+	}
+	return all, err
 }

@@ -254,7 +254,7 @@ func Run(ctx context.Context, o Options) (err error) {
 		o.Ready(daemon.Addresses{MQTT: br.Addrs(), HTTP: site.Addrs()})
 	}
 	return daemon.RunGroup(ctx, mqttserver.RunWithAudit(auditLog, twins.Run), br.Serve, serveSite, content.Run, blobServer.Run, copies.Run,
-		bearer.Tokens.Run, counted.Run, recorder.Run, enrollment.Run, traces.Run, backups.Run, guard.Run, space.Run, watched.Run, shown.Run, shared.run,
+		bearer.Tokens.Run, counted.Run, recorder.Run, enrollment.Run, traces.Run, backups.Run, guard.Run, space.Run, watched.Run, shown.Run, shared.run, shared.serveCarried(br),
 		func(ctx context.Context) error { return topicRules.Run(ctx, br.RightsChanged) }, carrier.Run, controllers, followUpgradeReports(twins, st, log))
 }
 

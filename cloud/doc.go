@@ -26,6 +26,7 @@
 //	clustercommands.go  the commands of cluster
 //	peers.go        how this hub reaches the others, and they it
 //	clusterdata.go      data from a cluster into another, into one hub, and out of a backup
+//	carried.go          MQTT connections that a hub which stands by takes for the one that serves
 //	drain.go            a hub that lets others serve; backups of one that stands by
 //	clusterstatus.go    what the hubs tell each other, and how all of them are
 //	site.go         what is served over HTTP by a hub of a cluster, standing by and as the owner

@@ -171,8 +171,16 @@ func (s *sharedLog) own(ctx context.Context, o Options, key sealed.Key, m metric
 	if err != nil {
 		return nil, err
 	}
+	carrier, err := s.newCarrier(o)
+	if err != nil {
+		return nil, errors.Join(err, records.Close())
+	}
+	m.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "edgebus_cluster_carried_connections", Help: "MQTT connections that this hub, which stands by, carries to the one that serves.",
+	}, func() float64 { return float64(carrier.Carried()) }))
 	standing, stop := context.WithCancel(ctx)
 	var work sync.WaitGroup
+	work.Go(func() { carrier.Serve(standing) })
 	work.Go(func() { s.teller.run(standing) })
 	work.Go(func() { _ = s.socket(o.Config.Data.Dir, snapshotData(records, nil), nil, s.log).Run(standing) }) // it is logged
 	err = s.member.Stand(ctx, records)

@@ -48,6 +48,8 @@ var boundedStructures = map[string]string{
 	"rawSocket.out":                   "one write of a WebSocket",
 	"Writer.control":                  "the client isn't read while it takes no answers",
 	"clients.byID":                    "limits.sessions and limits.perUser",
+	"ConnCarrier.conns":               "limits.connections",
+	"Origin.Certificate":              "one on its way to the other hub: cloud.mostOrigin",
 	"clients.conns":                   "limits.connections and limits.perUser",
 	"identifierLocks.each":            "connections that wait for their client's turn",
 	"pendingConns.places":             "limits.connections",
@@ -77,7 +79,7 @@ var boundedStructures = map[string]string{
 // unboundedStructures are structures, or fields of them, that hold settings, rights, numbers, or what is read at the start.
 var unboundedStructures = map[string]bool{
 	"Options": true, "Listener": true, "User": true, "Auth": true, "LinkQueueOptions": true, "LinkQueueStats": true, "Identity": true, "BrowserUser": true,
-	"accessControl": true, "reservedClients": true, "authenticator": true, "credentials": true, "Broker.listeners": true,
+	"accessControl": true, "reservedClients": true, "authenticator": true, "credentials": true, "Broker.listeners": true, "ConnCarrier.listeners": true, "ConnCarrierOptions": true,
 	"metrics": true, "Report": true, "sysLoads": true, "propertyRule": true, "packetReader": true,
 	"journalLoad": true, "RecordLoader": true, "loadedSession": true, "Decoder": true,
 }
