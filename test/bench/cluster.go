@@ -120,13 +120,17 @@ func startThreeHubs(b benchRun, fill func(dir string) error, args ...string) (c 
 			return c, err
 		}
 	}
-	return c, c.join()
+	command := "init"
+	if fill != nil {
+		command = "import"
+	}
+	return c, c.join(command)
 }
 
 // join makes the log with what the first hub has, and has the others join it.
-func (c *threeHubs) join() error {
+func (c *threeHubs) join(command string) error {
 	first := c.hubs[0]
-	if err := c.command("cluster", "init", "--config", first.config); err != nil {
+	if err := c.command("cluster", command, "--config", first.config); err != nil {
 		return err
 	}
 	if err := c.start(first); err != nil {

@@ -80,7 +80,7 @@ var benchSections = []benchSection{
 	{"Reconnect", measureReconnect},
 	{"A fleet", measureRollouts},
 	{"Three hubs", measureThreeHubs},
-	{"Many Devices on three hubs", measureLargeCluster},
+	{"A cluster with many Devices", measureLargeCluster},
 	{"The cloud away", measureCloudAway},
 	{"Streams", measureStreams},
 	{"Polls", measurePolls},
