@@ -296,8 +296,11 @@ func (m *Mapper[D]) check(report reportFunc) {
 }
 
 func (l Link) check(report reportFunc) {
-	if l.Server != "" {
-		checkServer("link.server", l.Server, report)
+	for i, s := range l.Servers() {
+		checkServer("link.server", s, report)
+		if slices.Contains(l.Servers()[:i], s) {
+			report("link.server", "%s is there twice", redactURL(s))
+		}
 	}
 	l.Identity.check("link.", report)
 	l.TLS.check("link.tls.", report)

@@ -421,6 +421,16 @@ type Link struct {
 	Rate      Size          `yaml:"rate"`
 }
 
+// Servers are the addresses of Server, which has commas between them; none: the node works alone.
+func (l Link) Servers() (list []string) {
+	for s := range strings.SplitSeq(l.Server, ",") {
+		if s = strings.TrimSpace(s); s != "" {
+			list = append(list, s)
+		}
+	}
+	return list
+}
+
 // Bridge is a rule by which users' own topics travel between a node and its hub.
 type Bridge struct {
 	Direction string `yaml:"direction" oneof:"up down"` // up or down

@@ -161,6 +161,8 @@ func TestWhatIsWrongIsNamed(t *testing.T) {
 		{"wss without certificate", "mqtt: {websocket: {listen: ':8083', tls: true}}", "mqtt.websocket.tls: needs"},
 		{"server", "link: {server: 'http://x'}", "is not mqtt://host:port"},
 		{"password in url", "link: {server: 'mqtt://u:hunter2@x'}", "link.server"},
+		{"one address of several", "link: {server: 'mqtt://a:1883, http://b'}", `link.server: "http://b" is not mqtt://host:port`},
+		{"an address twice", "link: {server: 'mqtt://a,mqtt://b,mqtt://a'}", "link.server: mqtt://a is there twice"},
 		{"two passwords", "link: {password: a, passwordFile: b}", "not both"},
 		{"half a certificate", "link: {tls: {cert: a}}", "link.tls.cert"},
 		{"backoff", "link: {retry: {backoff: {min: 1m, max: 1s}}}", "link.retry.backoff.max: 1s is less"},

@@ -228,6 +228,9 @@ func (h *hubLink) newMain(ctx context.Context) (*client.Client, error) {
 			copying.Store(sending)
 			h.running.Go(func() { h.past.send(ctx, sending, caughtUp) })
 			h.identity.connected()
+			if len(h.cfg.Link.Servers()) > 1 {
+				h.running.Go(func() { h.leaveOtherHub(ctx, c) })
+			}
 			return nil
 		}
 		own := o.TLS
@@ -250,9 +253,22 @@ func (h *hubLink) newMain(ctx context.Context) (*client.Client, error) {
 			}
 			return true
 		}
-		*o = h.status.watch(assembleParts(*o, node, take, func(err error) { (*self).Reconnect(err) }))
+		*o = h.status.watch(assembleParts(*o, node, take, func(err error) { (*self).Reconnect(err) }), self)
 	})
 }
+
+// leaveOtherHub has the next address tried where a hub answers that is not the one that the node's devices came from: one that was taken over
+// and has come back. A hub that replaces that one says so within otherHubGrace.
+func (h *hubLink) leaveOtherHub(ctx context.Context, c *client.Client) {
+	for backoff.Sleep(ctx, otherHubGrace) {
+		if s := h.twin.Stats(); s.OtherHub != 0 {
+			c.Elsewhere(fmt.Errorf("%s is hub %s, and the node's devices are of hub %s: the next address of link.server is tried", c.Server(), s.Hub.Text(), s.OtherHub.Text()))
+			return
+		}
+	}
+}
+
+const otherHubGrace = 5 * time.Second
 
 // newCopySender makes the sender of the history for a connection.
 func (h *hubLink) newCopySender(c *client.Client, wanted string) *history.CopySender {
@@ -345,7 +361,7 @@ func (h *hubLink) options() (client.Options, error) {
 		roots = cfg.TLS.Roots()
 	}
 	return client.Options{
-		Servers: []string{cfg.Server}, User: cmp.Or(cfg.User, "node/"+h.cfg.Node.Name), Password: secret, TLS: secure, Roots: roots, KeepAlive: cfg.Keepalive,
+		Servers: cfg.Servers(), User: cmp.Or(cfg.User, "node/"+h.cfg.Node.Name), Password: secret, TLS: secure, Roots: roots, KeepAlive: cfg.Keepalive,
 		Backoff:  client.Backoff{Min: cfg.Retry.Backoff.Min, Max: cfg.Retry.Backoff.Max},
 		Attempts: cfg.Retry.Attempts, Log: h.log, Counters: &h.status.queues,
 	}, nil

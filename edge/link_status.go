@@ -3,6 +3,7 @@
 package edge
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"sync"
@@ -25,6 +26,7 @@ type linkState struct {
 	up                bool
 	since             time.Time // when it came up, or went down; or the core's start
 	lastPacket        time.Time // when the last packet came from the hub
+	server            string    // of the connection that is there, or was last
 	connections       int
 	failures          int
 	lastError         string    // why there is none, or why the last one ended
@@ -57,11 +59,11 @@ func (u *linkStatus) note(f func(*linkState)) {
 }
 
 // watch adds the recording to the options of the link's client.
-func (u *linkStatus) watch(o client.Options) client.Options {
+func (u *linkStatus) watch(o client.Options, self **client.Client) client.Options {
 	connect, disconnect, message, fail := o.OnConnect, o.OnDisconnect, o.OnMessage, o.OnConnectError
 	o.OnConnect = func(ctx context.Context, present bool) error {
 		u.note(func(l *linkState) {
-			l.up, l.since, l.lastPacket = true, time.Now(), time.Now()
+			l.up, l.since, l.lastPacket, l.server = true, time.Now(), time.Now(), (*self).Server()
 			l.connections++
 		})
 		return connect(ctx, present)
@@ -132,7 +134,7 @@ func linkReporter(o Options, h *hubLink, commits *metrics.Commits, rules *acl.Ac
 		link := resource.Link{
 			Node: o.Config.Node.Name, State: resource.Offline, Since: resource.FormatTime(l.since), InStep: s.InStep,
 			Behind: &resource.LinkLag{Keys: s.Behind, Seconds: s.Oldest.Seconds()},
-			Peer:   o.Config.Link.Server, Version: o.Version, OverQuota: s.Oversize, OtherHub: s.OtherHub.Text(), Connections: l.connections, Failures: l.failures, LastError: l.lastError,
+			Peer:   cmp.Or(l.server, o.Config.Link.Server), Version: o.Version, OverQuota: s.Oversize, OtherHub: s.OtherHub.Text(), Connections: l.connections, Failures: l.failures, LastError: l.lastError,
 		}
 		switch {
 		case o.Config.Link.Server == "":

@@ -16,12 +16,14 @@ import (
 
 func TestUplinkRecordsConnections(t *testing.T) {
 	u := newLinkStatus()
+	hub, err := client.New(client.Options{Servers: []string{"mqtt://hub"}, ClientID: "node/n1"})
+	require.NoError(t, err)
 	var heard []string
 	o := u.watch(client.Options{
 		OnConnect:    func(context.Context, bool) error { heard = append(heard, "up"); return nil },
 		OnDisconnect: func(error) { heard = append(heard, "down") },
 		OnMessage:    func(client.Message) { heard = append(heard, "message") },
-	})
+	}, &hub)
 	o.OnConnectError(errors.New("connection refused"))
 	require.Equal(t, "connection refused", u.now().lastError)
 	require.Equal(t, 1, u.now().failures)
@@ -32,6 +34,7 @@ func TestUplinkRecordsConnections(t *testing.T) {
 	c := u.now()
 	require.True(t, c.up)
 	require.Equal(t, 1, c.connections)
+	require.Equal(t, "mqtt://hub", c.server)
 	require.False(t, c.lastPacket.Before(c.since))
 	o.OnDisconnect(errors.New("keep-alive timeout"))
 	require.False(t, u.now().up)

@@ -20,12 +20,14 @@ import (
 // Client is one MQTT client, over as many connections as it takes. Its methods may be called from any goroutine, the
 // callbacks included.
 type Client struct {
-	opts    Options
-	servers []server
-	events  *eventQueue
-	sampled zerolog.Logger // for what a flood of messages causes
-	slots   chan struct{}  // has a value for each publish without an outcome
-	reply   string         // topic on which answers to Request arrive
+	opts      Options
+	servers   []server
+	at        int  // of servers: the one that is connected or tried
+	elsewhere bool // another one is to be tried next
+	events    *eventQueue
+	sampled   zerolog.Logger // for what a flood of messages causes
+	slots     chan struct{}  // has a value for each publish without an outcome
+	reply     string         // topic on which answers to Request arrive
 
 	mu           sync.Mutex
 	conn         *connection   // nil while there is no connection
@@ -80,25 +82,32 @@ func (c *Client) Run(ctx context.Context) error {
 }
 
 func (c *Client) keepConnected(ctx context.Context) error {
-	for failed := 0; ctx.Err() == nil; {
-		s := c.servers[failed%len(c.servers)]
+	for first, failed := 0, 0; ctx.Err() == nil; {
+		at := (first + failed) % len(c.servers)
+		s := c.servers[at]
+		c.mu.Lock()
+		c.at, c.elsewhere = at, false
+		c.mu.Unlock()
 		began := time.Now()
 		err := c.connectOnce(ctx, s)
 		if ctx.Err() != nil {
 			return nil
 		}
-		if errors.Is(err, errWasUp) && time.Since(began) > 2*c.opts.Backoff.Min {
-			failed = 0
-		} else {
-			failed++
-		}
 		c.mu.Lock()
+		good := errors.Is(err, errWasUp) && time.Since(began) > 2*c.opts.Backoff.Min && !c.elsewhere
 		c.lastErr = err
 		c.mu.Unlock()
+		if failed++; good {
+			first, failed = at, 0
+		}
 		if c.opts.Attempts > 0 && failed >= c.opts.Attempts {
 			return fmt.Errorf("gave up after %d attempts: %w", failed, err)
 		}
-		wait := c.opts.Backoff.Spread(max(failed-1, 0) / len(c.servers))
+		rounds := 0 // in which no server was good
+		if failed%len(c.servers) == 0 {
+			rounds = max(failed/len(c.servers)-1, 0)
+		}
+		wait := c.opts.Backoff.Spread(rounds)
 		c.opts.Log.Warn().Err(err).Str("server", s.String()).Stringer("retry_in", wait.Round(time.Millisecond)).Msg("no MQTT connection")
 		backoff.Sleep(ctx, wait)
 	}
@@ -113,6 +122,21 @@ func (c *Client) Reconnect(why error) {
 	if l != nil {
 		l.fail(why)
 	}
+}
+
+// Elsewhere is Reconnect, and if there are several servers the next connection is made to another one.
+func (c *Client) Elsewhere(why error) {
+	c.mu.Lock()
+	c.elsewhere = true
+	c.mu.Unlock()
+	c.Reconnect(why)
+}
+
+// Server is the server of the connection, or the one that is tried, as Options have it.
+func (c *Client) Server() string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.opts.Servers[c.at]
 }
 
 // SetWill gives the connections that begin from now on another will than Options.Will.
@@ -238,9 +262,9 @@ func (c *Client) waitUp(ctx context.Context) error {
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		if c.lastErr != nil {
-			return fmt.Errorf("no connection to %s (%w): %w", c.servers[0], c.lastErr, ctx.Err())
+			return fmt.Errorf("no connection to %s (%w): %w", c.servers[c.at], c.lastErr, ctx.Err())
 		}
-		return fmt.Errorf("no connection to %s yet: %w", c.servers[0], ctx.Err())
+		return fmt.Errorf("no connection to %s yet: %w", c.servers[c.at], ctx.Err())
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -669,3 +669,27 @@ func TestAQoS2PublishOverAConnectionIsCompletedOverTheNext(t *testing.T) {
 	second.send(packets.PUBCOMP, &packets.Pubcomp{PacketID: sent.PacketID, Properties: &packets.Properties{}})
 	require.NoError(t, <-end)
 }
+
+// A server that was connected is tried first when its connection is lost, not the first of the list, and another one when the client wants that.
+func TestTheServerThatWorkedIsTriedFirst(t *testing.T) {
+	refuses, works := newFakeBroker(t), newFakeBroker(t)
+	c := startClient(t, works, func(o *Options) {
+		o.Servers, o.Backoff = []string{refuses.url(), works.url()}, Backoff{Min: time.Millisecond, Max: time.Hour}
+	})
+	refuses.accept(packets.Connack{ReasonCode: packets.ConnackServerUnavailable})
+	for range 3 {
+		conn := works.accept(packets.Connack{})
+		began := time.Now() // after the client's
+		require.NoError(t, c.waitUp(shortContext(t)))
+		require.Equal(t, works.url(), c.Server())
+		require.Eventually(t, func() bool { return time.Since(began) > 10*time.Millisecond }, time.Minute, time.Millisecond, "it is up for longer than a refusal")
+		require.NoError(t, conn.Close())
+	}
+	works.accept(packets.Connack{})
+	require.NoError(t, c.waitUp(shortContext(t)))
+	require.Empty(t, refuses.conns)
+	c.Elsewhere(errors.New("it is another hub"))
+	refuses.accept(packets.Connack{})
+	require.NoError(t, c.waitUp(shortContext(t)))
+	require.Equal(t, refuses.url(), c.Server())
+}

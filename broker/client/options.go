@@ -32,7 +32,7 @@ type Counters struct {
 
 // Options configure a Client. The zero value of everything but Servers and ClientID is usable.
 type Options struct {
-	// Servers are tried in turn: mqtt://host[:1883], mqtts://host[:8883], ws://host[:80]/path, wss://host[:443]/path,
+	// Servers are tried in turn, the one that was connected last first, and with a longer wait after each round: mqtt://host[:1883], mqtts://host[:8883], ws://host[:80]/path, wss://host[:443]/path,
 	// unix:///path of a socket.
 	// A user name and password may stand in the URL.
 	Servers  []string
