@@ -125,7 +125,7 @@ func (h *testHub) startLocked() {
 		commit = func(ctx context.Context, body []byte) (journal.Origin, error) {
 			if m.Owns() {
 				go func(body []byte) { _, _ = m.Commit(ctx, body) }(slices.Clone(body))
-				return originOf(h.log.ID(), sealed.Mark{At: m.At()}), nil
+				return originOf(h.log.ID(), m.log.Last()), nil
 			}
 			return m.Commit(ctx, body)
 		}

@@ -163,7 +163,7 @@ func (c *hubs) serverFaults() map[string]func() {
 			s := c.awaitServing()
 			behind := c.others(s)[c.dice.IntN(hubCount-1)]
 			c.must(c.Crash(behind.name))
-			lacks := c.gauge(s, "position") + 30
+			lacks := c.position() + 30
 			require.Eventually(c.t, func() bool { return c.gauge(s, "position") >= lacks }, recovery, 20*time.Millisecond)
 			i := c.struck()
 			c.servers.Kill(i)
@@ -282,7 +282,7 @@ func (c *hubs) diskFaults() map[string]func() {
 
 // staysUp waits until a hub has what the one that serves has, or ends.
 func (c *hubs) staysUp(h *hub) bool {
-	at := c.gauge(c.awaitServing(), "position")
+	at := c.position()
 	require.Eventually(c.t, func() bool { return !c.Running(h.name) || c.gauge(h, "position") >= at }, recovery, 20*time.Millisecond)
 	return c.Running(h.name)
 }

@@ -261,6 +261,19 @@ func (c *hubs) gauge(h *hub, name string) float64 {
 	return n
 }
 
+// position is up to where the hub that serves has the log.
+func (c *hubs) position() (at float64) {
+	c.t.Helper()
+	require.Eventually(c.t, func() bool {
+		h := c.serving(c.each...)
+		if at = -1; h != nil {
+			at = c.gauge(h, "position")
+		}
+		return at >= 0
+	}, recovery, 20*time.Millisecond, "no hub serves, and says how far it is")
+	return at
+}
+
 // leader is the number of the server that leads the log.
 func (c *hubs) leader() (i int) {
 	c.t.Helper()
@@ -310,7 +323,7 @@ func (c *hubs) whole() {
 	c.t.Helper()
 	c.mend()
 	c.startMissing()
-	at := c.gauge(c.awaitServing(), "position")
+	at := c.position()
 	for _, h := range c.each {
 		require.Eventually(c.t, func() bool {
 			c.startMissing() // one that was told of its full disk late, or could not reach the log
