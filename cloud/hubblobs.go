@@ -204,7 +204,7 @@ func (b *hubBlobs) fetch(ctx context.Context, hub, digest string) error {
 }
 
 func (b *hubBlobs) do(ctx context.Context, method, hub, digest string) (*http.Response, error) {
-	r, err := http.NewRequestWithContext(ctx, method, peer.URL(hub)+digest, http.NoBody)
+	r, err := http.NewRequestWithContext(ctx, method, peer.HubURL(hub)+digest, http.NoBody)
 	if err != nil {
 		return nil, err
 	}

@@ -243,7 +243,7 @@ func (k *hubKeys) announce() error {
 }
 
 func (k *hubKeys) do(ctx context.Context, method, hub string) ([]byte, error) {
-	r, err := http.NewRequestWithContext(ctx, method, peer.URL(hub), http.NoBody)
+	r, err := http.NewRequestWithContext(ctx, method, peer.HubURL(hub), http.NoBody)
 	if err != nil {
 		return nil, err
 	}

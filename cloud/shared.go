@@ -52,7 +52,7 @@ type sharedLog struct {
 
 	version  string
 	instance uint64 // of this process
-	site     *site
+	site     *hubSite
 	blobs    *hubBlobs
 	keys     *hubKeys
 

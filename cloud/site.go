@@ -14,8 +14,8 @@ import (
 	"github.com/edgebus/edgebus/configs"
 )
 
-// site is what a hub of a cluster serves over HTTP from its start on: first as one that stands by, then as the owner, on the same connections.
-type site struct {
+// hubSite is what a hub of a cluster serves over HTTP from its start on: first as one that stands by, then as the owner, on the same connections.
+type hubSite struct {
 	*httpserver.Server
 	handler atomic.Pointer[http.Handler]
 	stop    context.CancelFunc
@@ -25,10 +25,10 @@ type site struct {
 }
 
 // openSite serves a hub that stands by, until ctx ends.
-func openSite(ctx context.Context, o Options, p *peers, standBy http.Handler) (*site, error) {
+func openSite(ctx context.Context, o Options, p *peers, standBy http.Handler) (*hubSite, error) {
 	c := o.Config.HTTP
 	c.TLS.Own = func(clientCA []byte) *tls.Config { return p.certificates(clientCA) }
-	s := &site{served: make(chan struct{}), tls: c.TLS}
+	s := &hubSite{served: make(chan struct{}), tls: c.TLS}
 	s.handler.Store(&standBy)
 	server, err := httpserver.Listen(httpserver.Options{
 		Listen: c.Listen, ListenTLS: c.TLS.Listen, TLS: c.TLS.Config, Limits: o.Config.Limits.Limits,
@@ -46,7 +46,7 @@ func openSite(ctx context.Context, o Options, p *peers, standBy http.Handler) (*
 }
 
 // close ends it, if it isn't over.
-func (s *site) close() error {
+func (s *hubSite) close() error {
 	if s == nil {
 		return nil
 	}
@@ -67,7 +67,7 @@ func (p *peers) certificates(clientCA []byte) *tls.Config {
 }
 
 // verifyClient judges the certificate of a client that another hub has forwarded as this hub's own port does.
-func (s *site) verifyClient(chain []*x509.Certificate) ([][]*x509.Certificate, error) {
+func (s *hubSite) verifyClient(chain []*x509.Certificate) ([][]*x509.Certificate, error) {
 	c, err := s.tls.Config()
 	if err == nil && c.GetConfigForClient != nil {
 		c, err = c.GetConfigForClient(nil)

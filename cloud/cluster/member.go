@@ -74,7 +74,7 @@ type Member struct {
 
 	state atomic.Int32
 	fresh atomic.Int64 // until when, by the clock, nobody else can own the log
-	owner atomic.Pointer[ownership]
+	owner atomic.Pointer[logOwner]
 	said  atomic.Pointer[string]
 	heard atomic.Int64  // when a frame was read or appended last
 	at    atomic.Uint64 // the mark's position, for who doesn't wait for an append
@@ -103,7 +103,7 @@ func New(o Options) *Member {
 	}
 	m := &Member{o: o, writer: rand.Uint64(), renewed: make(chan struct{})} //nolint:gosec // G404: it tells writers apart, and keeps nobody out
 	m.ctx, m.cancel = context.WithCancel(context.Background())
-	m.owner.Store(&ownership{changed: make(chan struct{})})
+	m.owner.Store(&logOwner{changed: make(chan struct{})})
 	m.said.Store(new(string))
 	return m
 }
@@ -140,8 +140,8 @@ func (m *Member) AwaitOwned() bool {
 	}
 }
 
-// ownership says who owns the log.
-type ownership struct {
+// logOwner says who owns the log.
+type logOwner struct {
 	name, address string
 	epoch         uint64
 	changed       chan struct{} // closed when it is another's
@@ -184,7 +184,7 @@ func (m *Member) noteOwner(name, address string, epoch uint64) bool {
 	if had.name == name && had.address == address && had.epoch == epoch {
 		return false
 	}
-	m.owner.Store(&ownership{name, address, epoch, make(chan struct{})})
+	m.owner.Store(&logOwner{name, address, epoch, make(chan struct{})})
 	close(had.changed)
 	return true
 }

@@ -26,16 +26,16 @@ const purposeHTTP = "http"
 // forwardedHeader says whose request it is. It is read on streams of other hubs alone, which put their own in the place of any that a client sends.
 const forwardedHeader = "Edgebus-Forwarded"
 
-// forwarded is the connection on which another hub got a request.
-type forwarded struct {
+// forwardedClient is the connection on which another hub got a request.
+type forwardedClient struct {
 	Remote       string   `json:"remote"`
 	Local        string   `json:"local,omitempty"`
 	TLS          bool     `json:"tls,omitempty"`
 	Certificates [][]byte `json:"certificates,omitempty"` // the client's and its chain, whose key it has shown to have
 }
 
-func forwardedBy(r *http.Request) forwarded {
-	f := forwarded{Remote: r.RemoteAddr, TLS: r.TLS != nil}
+func forwardedBy(r *http.Request) forwardedClient {
+	f := forwardedClient{Remote: r.RemoteAddr, TLS: r.TLS != nil}
 	if local, ok := r.Context().Value(http.LocalAddrContextKey).(net.Addr); ok {
 		f.Local = local.String()
 	}
@@ -142,7 +142,7 @@ func (f *Forwarder) Local(path string, own http.Handler) http.Handler {
 func (h *Hubs) refuse(w http.ResponseWriter, err error) {
 	owner, _ := h.o.Owner()
 	w.Header().Set("Retry-After", "1")
-	http.Error(w, fmt.Sprintf("standby of %s: %s", orNobody(owner.Name), explain(err)), http.StatusServiceUnavailable)
+	http.Error(w, fmt.Sprintf("standby of %s: %s", orNobody(owner.Name), explainUnreached(err)), http.StatusServiceUnavailable)
 }
 
 func orNobody(name string) string {
@@ -152,8 +152,8 @@ func orNobody(name string) string {
 	return name
 }
 
-// explain says for clients why the owner doesn't answer. What it says isn't for strangers to know: addresses are in the hub's log.
-func explain(err error) string {
+// explainUnreached says for clients why the owner doesn't answer. What it says isn't for strangers to know: addresses are in the hub's log.
+func explainUnreached(err error) string {
 	switch {
 	case errors.Is(err, ErrSelf):
 		return "this hub is taking over"
@@ -211,12 +211,12 @@ func (h *Hubs) Serve(ctx context.Context, purpose string, handler http.Handler) 
 	return nil
 }
 
-// Client is for what other hubs Serve for a purpose, at URL of each, as far as there is a connection.
+// Client is for what other hubs Serve for a purpose, at HubURL of each, as far as there is a connection.
 func (h *Hubs) Client(purpose string) *http.Client {
 	return &http.Client{Transport: &http.Transport{
 		MaxIdleConnsPerHost: 2, IdleConnTimeout: idleTime,
 		DialContext: func(ctx context.Context, _, address string) (net.Conn, error) {
-			host, _, _ := net.SplitHostPort(address) // of URL
+			host, _, _ := net.SplitHostPort(address) // of HubURL
 			name, err := hex.DecodeString(host)
 			if err != nil {
 				return nil, err
@@ -226,13 +226,13 @@ func (h *Hubs) Client(purpose string) *http.Client {
 	}}
 }
 
-// URL is where a Client finds a hub. It ends with a slash.
-func URL(hub string) string { return "http://" + hex.EncodeToString([]byte(hub)) + "/" }
+// HubURL is where a Client finds a hub. It ends with a slash.
+func HubURL(hub string) string { return "http://" + hex.EncodeToString([]byte(hub)) + "/" }
 
 // restoreClient has a request be as if its client had sent it here.
 func restoreClient(verify func([]*x509.Certificate) ([][]*x509.Certificate, error), next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		var f forwarded
+		var f forwardedClient
 		if err := json.Unmarshal([]byte(r.Header.Get(forwardedHeader)), &f); err != nil {
 			http.Error(w, "a request of another hub doesn't say whose it is: do they have the same version?", http.StatusBadRequest)
 			return

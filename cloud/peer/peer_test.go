@@ -53,8 +53,8 @@ func startHub(t *testing.T, name string, l *log) *Hubs {
 	return h
 }
 
-// says has a hub say its name, and then what it is sent, on each stream of a purpose.
-func says(h *Hubs, name string) {
+// sayName has a hub say its name, and then what it is sent, on each stream of a purpose.
+func sayName(h *Hubs, name string) {
 	h.Handle("say", func(s Stream) {
 		_, _ = io.WriteString(s, name+" to "+s.Hub+": ")
 		_, _ = io.Copy(s, s)
@@ -80,8 +80,8 @@ func exchange(t *testing.T, s net.Conn, err error, text string) string {
 func TestHubsOpenStreamsToTheOwnerAndItToThem(t *testing.T) {
 	l := &log{changed: make(chan struct{})}
 	one, two := startHub(t, "hub-1", l), startHub(t, "hub-2", l)
-	says(one, "hub-1")
-	says(two, "hub-2")
+	sayName(one, "hub-1")
+	sayName(two, "hub-2")
 	_, err := two.Dial(t.Context(), "say")
 	require.ErrorIs(t, err, ErrNoOwner)
 	l.set(Owner{"hub-1", one.Addr().String()})
@@ -101,8 +101,8 @@ func TestHubsOpenStreamsToTheOwnerAndItToThem(t *testing.T) {
 func TestStreamsToAHubThatOwnsTheLogNoMoreEnd(t *testing.T) {
 	l := &log{changed: make(chan struct{})}
 	one, two, three := startHub(t, "hub-1", l), startHub(t, "hub-2", l), startHub(t, "hub-3", l)
-	says(one, "hub-1")
-	says(two, "hub-2")
+	sayName(one, "hub-1")
+	sayName(two, "hub-2")
 	l.set(Owner{"hub-1", one.Addr().String()})
 	s, err := three.Dial(t.Context(), "say")
 	require.NoError(t, err)
@@ -125,7 +125,7 @@ func TestAConnectionToTheOwnerIsMadeAgain(t *testing.T) {
 	_, err = two.Dial(t.Context(), "say")
 	require.ErrorContains(t, err, "store.peer.advertise")
 	one := startHub(t, "hub-1", l)
-	says(one, "hub-1")
+	sayName(one, "hub-1")
 	l.set(Owner{"hub-1", one.Addr().String()})
 	require.Eventually(t, func() bool { return len(two.Connected()) == 1 }, 10*time.Second, 10*time.Millisecond)
 	two.mu.Lock()
