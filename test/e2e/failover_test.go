@@ -216,6 +216,11 @@ func TestHubsStopAtAFrameOfSomebodyElse(t *testing.T) {
 	out, err := exec.Command(filepath.Join(c.Bin, "cloudhub"), "--config", c.hubs[0].config).CombinedOutput()
 	require.Error(t, err, "it ends, rather than wait for a log that is gone")
 	require.Regexp(t, "there is no stream edgebus .*it was deleted, or these are other servers", string(out))
+	file := filepath.Join(c.Dir, "repair.tgz")
+	c.command("backup", "--config", c.hubs[0].config, file)
+	c.command("cluster", "restore", "--config", c.hubs[0].config, "--force", file)
+	c.start(c.hubs[0])
+	require.Equal(t, c.hubs[0].name, c.awaitServing().name, "it goes on with what it has, as docs/cluster.md says")
 }
 
 const getRequest = "GET " + devicePath + " HTTP/1.1\r\nHost: localhost\r\n\r\n"
