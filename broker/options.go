@@ -54,8 +54,10 @@ type Options struct {
 	Down []string
 	// LinkQueue takes messages for the link. nil: there is none.
 	LinkQueue *LinkQueueOptions
-	Version   string                // of the program, for $SYS/broker/version
-	Metrics   prometheus.Registerer // nil: they are not registered
+	Version   string // of the program, for $SYS/broker/version
+	// Figures are others below $SYS, by what follows that in their topics. They must come at once. nil: there are none.
+	Figures func() map[string]string
+	Metrics prometheus.Registerer // nil: they are not registered
 	// Audit records sign-ins, writes and refusals. nil: none are recorded.
 	Audit *audit.Log
 	Log   zerolog.Logger

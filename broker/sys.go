@@ -93,8 +93,17 @@ func (s *sysTopics) values() map[string]string {
 // messages are the figures that a filter matches.
 func (s *sysTopics) messages(filter string) (list []*session.Message) {
 	b := s.b
+	values := make(map[string]string)
 	for name, value := range s.values() {
-		if topic := sysPrefix + name; topics.Match(filter, topic) {
+		values[sysPrefix+name] = value
+	}
+	if b.opts.Figures != nil {
+		for name, value := range b.opts.Figures() {
+			values["$SYS/"+name] = value
+		}
+	}
+	for topic, value := range values {
+		if topics.Match(filter, topic) {
 			list = append(list, sessionMessage(Message{Topic: topic, Payload: []byte(value), Retain: true}, b.opts.Now()))
 		}
 	}

@@ -201,7 +201,7 @@ func Run(ctx context.Context, o Options) (err error) {
 	log.Info().Bool("anonymous", anonymous).Str("why", why).Msg("who comes over loopback without signing in")
 	brokerOptions.LinkQueue = &broker.LinkQueueOptions{Bytes: ruleQueueBytes, Age: cfg.Rules.Age}
 	auth := &brokerOptions.Auth
-	brokerOptions.Owned, brokerOptions.Failover = shared.owned(), shared != nil
+	brokerOptions.Owned, brokerOptions.Failover, brokerOptions.Figures = shared.owned(), shared != nil, shared.figures()
 	if anonymous {
 		auth.Anonymous, auth.LoopbackNodes = []topics.Role{topics.RoleOperator}, true
 	}

@@ -5,7 +5,9 @@ package cloud
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"net/http"
+	"strconv"
 	"sync"
 	"time"
 
@@ -30,11 +32,13 @@ type hubTeller struct {
 	self  func() cluster.Hub
 	send  func([]byte)
 	check func(context.Context) error // why this hub may not own the log
+	ask   func(context.Context) resource.ClusterEngine
 	hubs  cluster.Hubs
 
 	mu     sync.Mutex
 	latest time.Time
 	barred string
+	engine resource.ClusterEngine // as of the last look
 }
 
 // hear takes what a hub has told.
@@ -78,8 +82,11 @@ func (t *hubTeller) run(ctx context.Context) {
 			if err := t.check(ctx); err != nil {
 				why = err.Error()
 			}
+			asking, stop := context.WithTimeout(ctx, 2*time.Second)
+			engine := t.ask(asking)
+			stop()
 			t.mu.Lock()
-			t.barred = why
+			t.barred, t.engine = why, engine
 			t.mu.Unlock()
 		}
 		t.tell(false)
@@ -116,6 +123,67 @@ func (s *sharedLog) status(ctx context.Context) resource.ClusterStatus {
 	defer stop()
 	st.Engine = s.engine.Status(ctx)
 	return st
+}
+
+// clusterFigures are what metrics and $SYS say of the other hubs and the log's servers.
+type clusterFigures struct {
+	hubs, standbys, away int // all that are known; those that could take over; those that weren't heard lately
+	behind               time.Duration
+	engine               resource.ClusterEngine
+}
+
+func (s *sharedLog) count() (f clusterFigures) {
+	s.teller.mu.Lock()
+	f.engine = s.teller.engine
+	s.teller.mu.Unlock()
+	now := time.Now()
+	for _, h := range s.teller.hubs.List(now) {
+		c := s.describe(h, s.member.Owner(), now)
+		f.hubs++
+		switch {
+		case c.Role == resource.RoleAway:
+			f.away++
+		case c.Role == resource.RoleStandby && c.Barred == "":
+			f.standbys++
+		}
+		if c.Role != resource.RoleAway {
+			f.behind = max(f.behind, time.Duration(c.BehindSeconds*float64(time.Second)))
+		}
+	}
+	return f
+}
+
+func (s *sharedLog) registerHubs(gauge func(name, help string, value func() float64)) {
+	figure := func(name, help string, value func(clusterFigures) float64) {
+		gauge(name, help, func() float64 { return value(s.count()) })
+	}
+	figure("hubs", "Hubs that are known, this one included; one that is away is forgotten after a day.", func(f clusterFigures) float64 { return float64(f.hubs) })
+	figure("standbys", "Hubs that stand by and could take over now.", func(f clusterFigures) float64 { return float64(f.standbys) })
+	figure("hubs_away", "Hubs that were not heard for 10 s.", func(f clusterFigures) float64 { return float64(f.away) })
+	figure("behind_seconds", "For how long the hub that is furthest behind, of those that are there, has lacked something.", func(f clusterFigures) float64 { return f.behind.Seconds() })
+	figure("quorum", "1 when most of the log's servers are there, as of the last 10 s.", func(f clusterFigures) float64 {
+		if f.engine.Quorum {
+			return 1
+		}
+		return 0
+	})
+	figure("answer_seconds", "How long the log's servers took to answer, in the last 10 s.", func(f clusterFigures) float64 { return f.engine.Answer })
+	gauge("epoch", "How often a hub has taken the log.", func() float64 { return float64(s.member.Epoch()) })
+}
+
+// figures are the topics below $SYS; nil: there is one hub.
+func (s *sharedLog) figures() func() map[string]string {
+	if s == nil {
+		return nil
+	}
+	return func() map[string]string {
+		f := s.count()
+		return map[string]string{
+			"cluster/owner": s.member.Owner(), "cluster/hubs": strconv.Itoa(f.hubs), "cluster/standbys": strconv.Itoa(f.standbys), "cluster/away": strconv.Itoa(f.away),
+			"cluster/behind": fmt.Sprintf("%.1f seconds", f.behind.Seconds()), "cluster/quorum": strconv.FormatBool(f.engine.Quorum),
+			"cluster/position": strconv.FormatUint(uint64(s.member.At()), 10), "cluster/epoch": strconv.FormatUint(s.member.Epoch(), 10),
+		}
+	}
 }
 
 func (s *sharedLog) describe(h cluster.HeardHub, owner string, now time.Time) resource.ClusterHub {

@@ -157,7 +157,7 @@ func (s *sharedLog) own(ctx context.Context, o Options, key sealed.Key, m metric
 		return nil, err
 	}
 	s.member = cluster.New(cluster.Options{Log: s.engine, Key: key, Name: s.name, Address: s.peers.address, Says: s.keys.says, Silence: s.cfg.Silence, Lost: o.Lost, MayTake: s.mayTake, Logger: s.log})
-	s.teller.check = s.member.MayTake
+	s.teller.check, s.teller.ask = s.member.MayTake, s.engine.Status
 	s.standing.Store(s.member)
 	s.peers.start(ctx, s.member)
 	s.register(m)
@@ -386,5 +386,6 @@ func (s *sharedLog) register(m metrics.Registry) {
 	})
 	gauge("position", "Up to where this hub has what is in the log.", func() float64 { return float64(s.member.At()) })
 	gauge("server_certificate_seconds", "For how long the certificates of the log's servers are valid, the first to end; 0 when none is known.", func() float64 { return s.certificateLeft().Seconds() })
+	s.registerHubs(gauge)
 	gauge("silent_seconds", "For how long nothing was read of the log or appended to it.", func() float64 { return s.member.Silent().Seconds() })
 }

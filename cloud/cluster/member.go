@@ -76,7 +76,8 @@ type Member struct {
 	fresh atomic.Int64 // until when, by the clock, nobody else can own the log
 	owner atomic.Pointer[logOwner]
 	said  atomic.Pointer[string]
-	heard atomic.Int64  // when a frame was read or appended last
+	heard atomic.Int64 // when a frame was read or appended last
+	epoch atomic.Uint64
 	at    atomic.Uint64 // the mark's position, for who doesn't wait for an append
 
 	logTime atomic.Int64 // the latest time in the log
@@ -203,10 +204,14 @@ func (m *Member) Silent() time.Duration { return m.o.Clock() - time.Duration(m.h
 // At is the position up to which this hub has what is in the log.
 func (m *Member) At() ordered.Position { return ordered.Position(m.at.Load()) }
 
+// Epoch is how often a hub has taken the log.
+func (m *Member) Epoch() uint64 { return m.epoch.Load() }
+
 // reach notes up to where this hub has what is in the log. The caller holds mu.
 func (m *Member) reach(mark sealed.Mark) {
 	m.mark = mark
 	m.at.Store(uint64(mark.At))
+	m.epoch.Store(mark.Epoch)
 }
 
 // Commit appends a group of the journal, and says where it is. It returns when that is sure, or never.

@@ -68,6 +68,33 @@ func TestEachHubSaysHowAllOfThemAre(t *testing.T) {
 		c.awaitSays(0, well, "cloudhub", "cluster", "status", "--config", h.config)
 	}
 	c.awaitSays(0, `(?m)^owner: hub-0$`, "edgebus", "cluster", "status", "--server", "http://"+standby.http, "-o", "yaml")
+	c.awaitSays(0, "✓ hub-0 serves", "edgebus", "doctor", "--hub", "http://"+c.Hub.HTTP)
+	for _, h := range c.hubs {
+		require.NoError(t, harness.Eventually(t.Context(), time.Minute, func(ctx context.Context) error {
+			text, err := harness.Call(ctx, http.MethodGet, "http://"+h.http+"/metrics", nil)
+			for _, line := range []string{"hubs 3", "standbys 2", "hubs_away 0", "quorum 1", "epoch 1"} {
+				if err == nil && !strings.Contains(string(text), "\nedgebus_cluster_"+line+"\n") {
+					err = fmt.Errorf("%s doesn't say %s", h.name, line)
+				}
+			}
+			return err
+		}))
+	}
+	figures := make(chan string, 100)
+	c.connect(t.Context(), client.Options{ClientID: "reader", CleanStart: true, Subscriptions: []client.Subscription{{Filter: "$SYS/cluster/#"}}, OnMessage: func(m client.Message) {
+		select {
+		case figures <- m.Topic + " " + string(m.Payload):
+		default:
+		}
+	}})
+	for wanted := []string{"$SYS/cluster/owner hub-0", "$SYS/cluster/standbys 2", "$SYS/cluster/quorum true"}; len(wanted) > 0; {
+		select {
+		case got := <-figures:
+			wanted = slices.DeleteFunc(wanted, func(w string) bool { return w == got })
+		case <-time.After(time.Minute):
+			t.Fatal("not told: ", wanted)
+		}
+	}
 	c.servers.Kill(0)
 	c.awaitSays(1, "(?s)✗ the log's server n0 is gone\n  → start it", "edgebus", "cluster", "status", "--server", "http://"+standby.http)
 	c.servers.Kill(1)

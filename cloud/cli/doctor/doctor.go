@@ -91,6 +91,10 @@ func (o doctorOptions) diagnoseAll(ctx context.Context, out io.Writer) error {
 		return exitcode.Code(2)
 	}
 	s := diagnosis.SummariseNodes(r, o.collectAllFacts(ctx, r))
+	var cluster diagnosis.ClusterDiagnosis
+	if o.getFromHub(ctx, "/cluster", &cluster) == nil { // else there is one hub
+		s.Hub = append(s.Hub, cluster.Findings...)
+	}
 	waiting := o.waitingRequests(ctx)
 	for _, node := range slices.Sorted(maps.Keys(waiting)) {
 		s.Hub = append(s.Hub, diagnosis.Finding{Mark: diagnosis.MarkLook, Message: printer.WaitingText(node, waiting[node])})
