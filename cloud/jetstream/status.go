@@ -29,7 +29,8 @@ func (l *Log) Status(ctx context.Context) resource.ClusterEngine {
 		e.Servers, current = append(e.Servers, resource.ClusterServer{Name: e.Leader, Leader: true, Current: true}), 1
 	}
 	for _, p := range i.Cluster.Replicas {
-		gone := p.Offline || !p.Current && p.Active > goneAfter // the servers call it offline after a minute and more
+		// The servers call it offline after a minute and more. A leader that has never heard it has no time.
+		gone := p.Offline || !p.Current && (p.Active > goneAfter || p.Active == 0)
 		s := resource.ClusterServer{Name: p.Name, Current: p.Current && !gone, Offline: gone, Lag: p.Lag}
 		if s.Current {
 			current++
