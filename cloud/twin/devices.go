@@ -38,8 +38,9 @@ type device struct {
 	model      modelKey
 	data       []byte // shared with the store
 	uid        string
-	node       string        // the node that its keys are on: the last projection's
-	writtenRev atomic.Uint64 // revision of the last status that this process wrote
+	node       string                 // the node that its keys are on: the last projection's
+	writtenRev atomic.Uint64          // revision of the last status that this process wrote
+	first      atomic.Pointer[[]byte] // the status before the first alarm since the start changed; nil: none did, or it is written
 	// unstoredOnline says that the condition NodeOnline was derived, and isn't what is stored.
 	unstoredOnline atomic.Bool
 	// accepted is the Device after an accepted desired write, until the store's watch delivers it.

@@ -3,6 +3,7 @@
 package twin
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"math/rand/v2"
@@ -50,6 +51,7 @@ type rig struct {
 	wanted       func(topic string) bool          // nil: everything is
 	kept         atomic.Pointer[chan func(error)] // takes the outcomes of values in durable sessions; nil: there are no such sessions
 	awayAfter    time.Duration
+	statusEvery  time.Duration // 0: 5 ms
 	httpPresence time.Duration
 	noteVersion  func(store.Object, resource.NodeStatus) []byte
 	hub          Hub // ID is the store's
@@ -84,7 +86,7 @@ func (r *rig) start() {
 		CreateNode: createNode(s),
 		Reader:     s, Writer: faultyWriter{s, s, &r.fault}, Watcher: s, Replicas: faultyReplicas{s, &r.fault}, Derived: faultyWriter{s, s, &r.fault}, Rand: rand.Uint64,
 		Managed: setManager, NoteVersion: r.noteVersion,
-		Record: r.record, StatusEvery: 5 * time.Millisecond, AwayAfter: r.awayAfter, HTTPPresence: r.httpPresence, Hub: r.hub, Projections: r.projections,
+		Record: r.record, StatusEvery: cmp.Or(r.statusEvery, 5*time.Millisecond), AwayAfter: r.awayAfter, HTTPPresence: r.httpPresence, Hub: r.hub, Projections: r.projections,
 		Options: tree.Options{
 			Log: zerolog.Nop(), Publish: r.publish, Wanted: r.wanted, Kept: func(topic string) bool { return r.kept.Load() != nil && strings.HasPrefix(topic, lampDesired) },
 			Pass:    func(m broker.Message, done func(error)) { r.publish(m); *r.kept.Load() <- done },

@@ -177,6 +177,9 @@ func (sw *statusWriter) tryWriteDevice(ctx context.Context, d *device, key store
 	if rev != 0 {
 		d.unstoredOnline.Store(false)
 		d.writtenRev.Store(rev)
+		if first := d.first.Swap(nil); first != nil {
+			before = *first
+		}
 		sw.recordAlarms(whole.Metadata, before, whole.Status.Alarms)
 	}
 	return err
@@ -210,7 +213,9 @@ func (sw *statusWriter) derivedDevice(o store.Object) []byte {
 // deriveFirst has the status of a Device derived before its alarms change, unless it was: what it was before tells which of them are new.
 func (sw *statusWriter) deriveFirst(ctx context.Context, name string) {
 	if d, _, _ := sw.devices.find(name); d != nil && d.writtenRev.Load() == 0 {
-		_, _ = sw.opts.Reader.Get(ctx, store.Key{Kind: resource.KindDevice, Namespace: d.model.namespace, Name: name})
+		if o, err := sw.opts.Reader.Get(ctx, store.Key{Kind: resource.KindDevice, Namespace: d.model.namespace, Name: name}); err == nil {
+			d.first.CompareAndSwap(nil, &o.Status) // a change of the spec would have it derived again, with the alarm
+		}
 	}
 }
 

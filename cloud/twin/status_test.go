@@ -437,6 +437,26 @@ func TestTheFirstAlarmAfterARestartIsAnEvent(t *testing.T) {
 	r.awaitEvent("AlarmRaised")
 }
 
+// The spec changes after the alarm was stored and before the status is written: what the status was before the alarm is still known.
+func TestTheFirstAlarmAfterARestartIsAnEventIfTheSpecChangesBeforeItIsWritten(t *testing.T) {
+	r, c := newJoinedRig(t)
+	r.awayAfter, r.statusEvery = time.Hour, time.Hour
+	r.restart()
+	r.connect(c)
+	r.inStep()
+	r.forgetNotes()
+	c.report("devices/lamp/alarms/power", `[{"name":"on","severity":"High","since":"2026-11-21T10:00:00Z","message":"power is ON"}]`)
+	require.Eventually(t, func() bool {
+		r.twins.host.RLock()
+		defer r.twins.host.RUnlock()
+		d := r.twins.devices.byName["lamp"]
+		return d.first.Load() != nil && len(r.twins.devices.reportedBy(d)["alarms/power"].Value) > 0
+	}, testTimeout, time.Millisecond)
+	r.edit("lamp", func(d *resource.Device) { d.Metadata.Labels = map[string]string{"room": "hall"} })
+	r.twins.statuses.writeStatuses(t.Context())
+	r.awaitEvent("AlarmRaised")
+}
+
 // That a node was away when the hub stopped is known after its restart, also if nobody read the statuses that say so.
 func TestThatANodeIsAwayIsStoredWhetherOrNotAnybodyReadsIt(t *testing.T) {
 	r, _ := restartUnread(t)
