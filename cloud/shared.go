@@ -92,7 +92,7 @@ func openRecords(ctx context.Context, o Options, m metrics.Registry, committed f
 	if err != nil {
 		return nil, nil, err
 	}
-	s := &sharedLog{cfg: o.Config.Store.NATS, log: o.Log, name: hubName(o.Config.Store.NATS), version: o.Version, instance: rand.Uint64()}
+	s := &sharedLog{cfg: o.Config.Store.NATS, log: o.Log, name: hubName(o.Config.Store.NATS), version: o.Version, instance: rand.Uint64()} //nolint:gosec // G404: it tells processes apart, and keeps nobody out
 	s.again = o.Again
 	if s.drained, err = openDrained(dir); err != nil {
 		return nil, nil, err

@@ -35,7 +35,7 @@ func (f frame) encode() []byte {
 	b := make([]byte, 0, frameHead+len(f.body))
 	b = binary.LittleEndian.AppendUint64(append(b, f.kind), f.writer)
 	b = binary.LittleEndian.AppendUint64(b, f.number)
-	return append(binary.LittleEndian.AppendUint64(b, uint64(f.time)), f.body...) //nolint:gosec // G115: as it was
+	return append(binary.LittleEndian.AppendUint64(b, uint64(f.time)), f.body...)
 }
 
 func decodeFrame(b []byte) (f frame, err error) {
@@ -43,7 +43,7 @@ func decodeFrame(b []byte) (f frame, err error) {
 		return f, errors.New("a frame of an unknown kind: it is of another version of Edgebus; upgrade this hub")
 	}
 	number := func(at int) uint64 { return binary.LittleEndian.Uint64(b[at:]) }
-	return frame{b[0], number(1), number(9), int64(number(17)), b[frameHead:]}, nil //nolint:gosec // G115: as it was
+	return frame{b[0], number(1), number(9), int64(number(17)), b[frameHead:]}, nil
 }
 
 // encodeWriter is what an owner says of itself. Neither has a line break.

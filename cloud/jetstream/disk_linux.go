@@ -10,5 +10,5 @@ func freeBytes(dir string) (free uint64, known bool) {
 	if dir == "" || unix.Statfs(dir, &s) != nil {
 		return 0, false
 	}
-	return s.Bavail * uint64(s.Bsize), true //nolint:gosec // G115: a block's size is positive
+	return s.Bavail * uint64(s.Bsize), true
 }

@@ -111,7 +111,7 @@ func (h *securedHub) roots() *x509.CertPool {
 
 // connect connects to a server as a client with a certificate; nil: without one.
 func (h *securedHub) connect(shown *tls.Certificate) (*nats.Conn, error) {
-	settings := &tls.Config{RootCAs: h.roots(), MaxVersion: tls.VersionTLS12} //nolint:gosec // G402: so the handshake itself is refused
+	settings := &tls.Config{RootCAs: h.roots(), MaxVersion: tls.VersionTLS12} // so the handshake itself is refused
 	if shown != nil {
 		settings.Certificates = []tls.Certificate{*shown}
 	}
@@ -124,7 +124,7 @@ func (h *securedHub) joinAsServer(shown *tls.Certificate) error {
 	require.NoError(h.t, err)
 	defer raw.Close()
 	require.NoError(h.t, raw.SetDeadline(time.Now().Add(30*time.Second)))
-	settings := &tls.Config{RootCAs: h.roots(), ServerName: "n0", MaxVersion: tls.VersionTLS12} //nolint:gosec // G402: so the handshake itself is refused
+	settings := &tls.Config{RootCAs: h.roots(), ServerName: "n0", MaxVersion: tls.VersionTLS12} // so the handshake itself is refused
 	if shown != nil {
 		settings.Certificates = []tls.Certificate{*shown}
 	}
@@ -195,7 +195,7 @@ func TestTheLogIsForHubsAloneOnServersWithTheSettingsThatTheHubWrote(t *testing.
 // admits reports whether a hub takes a connection with a certificate.
 func (h clusterHub) admits(t *testing.T, shown *tls.Certificate) bool {
 	t.Helper()
-	settings := &tls.Config{InsecureSkipVerify: true, Certificates: []tls.Certificate{*shown}} //nolint:gosec // G402: it is the client that is looked at
+	settings := &tls.Config{InsecureSkipVerify: true, Certificates: []tls.Certificate{*shown}} // it is the client that is looked at
 	conn, err := tls.DialWithDialer(&net.Dialer{Timeout: 10 * time.Second}, "tcp", h.mqtts, settings)
 	if err != nil {
 		return false
