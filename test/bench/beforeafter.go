@@ -23,8 +23,8 @@ var beforeRows = []beforeRow{
 	{"retained messages a second, 64 publishers", func(b benchRun, h oneHub, round int) (float64, error) {
 		return publishers(clusterPublishers)(b, h.addr, round)
 	}},
-	{"reports a second, 1 node", reporters(1)},
-	{"reports a second, 64 nodes", reporters(reportNodes)},
+	{"reports a second, 1 node", reportingBy(1)},
+	{"reports a second, 64 nodes", reportingBy(reportNodes)},
 }
 
 // measureBefore measures the hub beside one of an earlier version, in turn.
@@ -75,8 +75,8 @@ func (r beforeRow) once(b benchRun, bin string, round int) (rate, cost float64, 
 	return rate, float64(spent.Microseconds()) / (rate * b.d.Seconds()), err
 }
 
-// reporters has nodes report one value after the other.
-func reporters(n int) func(benchRun, oneHub, int) (float64, error) {
+// reportingBy has nodes report one value after the other.
+func reportingBy(n int) func(benchRun, oneHub, int) (float64, error) {
 	return func(b benchRun, h oneHub, _ int) (float64, error) {
 		nodes, err := reportingNodes(h.addr, h.web)
 		if err != nil {
