@@ -17,6 +17,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -239,7 +240,7 @@ func TestEachHubKnowsItsClientsAndBelievesNoForgedOnes(t *testing.T) {
 	require.NoError(t, os.WriteFile(clientCA, cert, 0o600))
 	users := fmt.Sprintf("auth: {anonymous: never, users: [{name: op, role: operator, nodes: ['*'], passwordHash: %q}, {name: carla, role: operator, nodes: ['*']}]}\n", password.NewHash([]byte("secret")))
 	c := newHubCluster(t, func(settings string) string {
-		return strings.Replace(settings, "tls: {", fmt.Sprintf("tls: {clientCA: %q, ", clientCA), 1) + users
+		return regexp.MustCompile(`(?m)^(http: .*tls: \{)`).ReplaceAllString(settings, fmt.Sprintf("${1}clientCA: %q, ", clientCA)) + users
 	})
 	owner := c.awaitServing()
 	c.awaitForwarding()
