@@ -544,9 +544,9 @@ func faultyRun(t *testing.T, seed uint64, took time.Duration) []string {
 	for client := range uint64(4) {
 		work.Go(func() {
 			for n := uint64(1); ctx.Err() == nil; n++ {
-				for _, h := range c.hubs {
+				for i, h := range c.hubs {
 					if m, _ := h.owner(); m != nil {
-						_ = c.put(h, client<<32|n)
+						_ = c.put(h, client<<32|n<<2|uint64(i)) // each once: a later one may be there, and have had no answer
 					}
 				}
 				time.Sleep(time.Millisecond) // a client's own pace

@@ -25,6 +25,9 @@ type mailLoad struct {
 	away    *session
 	fought  *session
 
+	// visiting is held while a session's client is there: what it was given as it left would come again to the next one, which knows of no handshake.
+	visiting sync.RWMutex
+
 	mu    sync.Mutex
 	acked map[string]bool // by payload
 	wills map[string]bool // of clients that are gone, and will not come back
@@ -116,6 +119,7 @@ func (m *mailLoad) publishOnce(ctx context.Context, name string) {
 		}
 		payload := fmt.Sprint(name, " ", n)
 		answer := make(chan error, 1)
+		m.visiting.RLock()
 		c.PublishOver(up, client.Message{Topic: "mail/" + name, Payload: []byte(payload), QoS: 1}, func(err error) { answer <- err })
 		select {
 		case err := <-answer:
@@ -123,6 +127,7 @@ func (m *mailLoad) publishOnce(ctx context.Context, name string) {
 			n++
 		case <-ctx.Done():
 		}
+		m.visiting.RUnlock()
 		pauseFor(ctx, mailPace)
 	}
 }
@@ -133,7 +138,9 @@ func (m *mailLoad) publishTwo(ctx context.Context, name string) {
 	defer func() { <-ended }()
 	for n := 1; ctx.Err() == nil; n++ {
 		payload := fmt.Sprint(name, " ", n)
+		m.visiting.RLock()
 		m.note(payload, c.Publish(ctx, client.Message{Topic: "mail/" + name, Payload: []byte(payload), QoS: 2}))
+		m.visiting.RUnlock()
 		pauseFor(ctx, mailPace)
 	}
 }
@@ -214,6 +221,7 @@ func (m *mailLoad) check(ctx context.Context, others bool) error {
 		if !others || err != nil {
 			break
 		}
+		m.visiting.Lock()
 		m.visit(ctx, s, func(c *client.Client) {
 			err = harness.Eventually(ctx, recovery, func(context.Context) error { return m.missing(s) })
 			for range 2 { // the second one is answered when the broker has stored that the others were taken
@@ -229,6 +237,7 @@ func (m *mailLoad) check(ctx context.Context, others bool) error {
 				}))
 			}
 		})
+		m.visiting.Unlock()
 	}
 	return errors.Join(err, m.doubles())
 }
