@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"net"
 	"os"
 	"path"
 	"path/filepath"
@@ -68,11 +69,7 @@ func clusterCertificates(c *clusterCall) error {
 	settings := serverSettings{Stream: c.cfg.Store.NATS.Stream}
 	settings.At, _ = c.flags.GetString("at")
 	for _, names := range servers {
-		host := names[0]
-		if strings.Contains(host, ":") {
-			host = "[" + host + "]"
-		}
-		settings.Routes = append(settings.Routes, "tls://"+host+":6222")
+		settings.Routes = append(settings.Routes, "tls://"+net.JoinHostPort(names[0], "6222"))
 	}
 	for _, names := range servers {
 		settings.Name = names[0]
@@ -118,10 +115,12 @@ type serverSettings struct {
 }
 
 // serverTemplate has no path but At and the store's. Whoever has another certificate of the authority than a hub's is no user, and who has one of another
-// authority, such as a node, has no connection.
+// authority, such as a node, has no connection. What a server advertises is its name: otherwise the others try its IP address, too, which its certificate
+// needn't have, again and again.
 const serverTemplate = `# Settings of a NATS server with the log of Edgebus hubs.
 server_name: "{{name}}"
 listen: "0.0.0.0:4222"
+client_advertise: "{{host}}:4222"
 https: "0.0.0.0:8222"     # it says how the server is to who reaches it; hubs ask for it
 max_payload: 1MB
 jetstream {
@@ -138,6 +137,7 @@ tls {
 cluster {
   name: edgebus
   listen: "0.0.0.0:6222"
+  advertise: "{{host}}:6222"
   routes: [{{routes}}]
   tls {
     cert_file: "{{at}}/server.crt"
@@ -164,7 +164,11 @@ system_account: SYS
 `
 
 func (s serverSettings) String() string {
-	return strings.NewReplacer("{{name}}", s.Name, "{{at}}", path.Clean(s.At), "{{stream}}", s.Stream, "{{hub}}", clusterca.HubName, "{{routes}}", `"`+strings.Join(s.Routes, `", "`)+`"`).Replace(serverTemplate)
+	host := s.Name
+	if strings.Contains(host, ":") {
+		host = "[" + host + "]"
+	}
+	return strings.NewReplacer("{{name}}", s.Name, "{{host}}", host, "{{at}}", path.Clean(s.At), "{{stream}}", s.Stream, "{{hub}}", clusterca.HubName, "{{routes}}", `"`+strings.Join(s.Routes, `", "`)+`"`).Replace(serverTemplate)
 }
 
 func (s serverSettings) write(dir string, names []string, authority *clusterca.Authority, valid time.Duration) error {

@@ -133,6 +133,9 @@ func TestServersOfTheLogGetTheirCertificatesAndSettings(t *testing.T) {
 	}
 	settings := read("n1", "nats-server.conf")
 	require.Contains(t, settings, `routes: ["tls://n1:6222", "tls://[2001:db8::2]:6222"]`)
+	require.Contains(t, settings, `client_advertise: "n1:4222"`)
+	require.Contains(t, settings, `  advertise: "n1:6222"`, "by its IP address, which the others try otherwise, its certificate doesn't hold")
+	require.Contains(t, read("2001:db8::2", "nats-server.conf"), `  advertise: "[2001:db8::2]:6222"`)
 	pair, err := tls.LoadX509KeyPair(filepath.Join(out, "n1", "server.crt"), filepath.Join(out, "n1", "server.key"))
 	require.NoError(t, err)
 	require.NoError(t, pair.Leaf.VerifyHostname("192.0.2.1"))
