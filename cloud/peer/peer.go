@@ -21,6 +21,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/edgebus/edgebus/broker/daemon"
+	"github.com/edgebus/edgebus/topics/backoff"
 )
 
 // Owner is who owns the log, as far as this hub has read; without a name: nobody.
@@ -69,6 +70,38 @@ type connection struct {
 type Stream struct {
 	net.Conn
 	Hub string // the other's name
+}
+
+// muxStream is a stream of a connection. Errors of its deadlines are those of a socket's, and it gives up the memory that a burst took.
+type muxStream struct {
+	*yamux.Stream
+	burst int // bytes that were read since there were none
+}
+
+// burstBytes are the most that a stream without anything to be read keeps a buffer for. Without a bound it would be the whole window, for each stream.
+const burstBytes = 8 << 10
+
+func (s *muxStream) Read(b []byte) (int, error) {
+	n, err := s.Stream.Read(b)
+	if s.burst += n; n < len(b) { // that was all
+		if s.burst > burstBytes {
+			s.Shrink()
+		}
+		s.burst = 0
+	}
+	return n, socketError(err)
+}
+
+func (s *muxStream) Write(b []byte) (int, error) {
+	n, err := s.Stream.Write(b)
+	return n, socketError(err)
+}
+
+func socketError(err error) error {
+	if errors.Is(err, yamux.ErrTimeout) {
+		return os.ErrDeadlineExceeded
+	}
+	return err
 }
 
 const (
@@ -155,7 +188,13 @@ func (h *Hubs) Run(ctx context.Context) error {
 func (h *Hubs) accept() {
 	for {
 		conn, err := h.listener.Accept()
-		if err != nil {
+		if errors.Is(err, net.ErrClosed) {
+			return
+		}
+		if err != nil { // descriptors are short: connections are accepted again when they aren't
+			if backoff.Sleep(h.ctx, retryTime) {
+				continue
+			}
 			return
 		}
 		go func() {
@@ -243,7 +282,7 @@ func (h *Hubs) serve(hub string, s connection) {
 		if err != nil {
 			return
 		}
-		go h.take(Stream{stream, hub})
+		go h.take(Stream{&muxStream{Stream: stream}, hub})
 	}
 }
 
@@ -295,10 +334,11 @@ func (h *Hubs) DialHub(ctx context.Context, hub, purpose string) (net.Conn, erro
 }
 
 func open(ctx context.Context, s *yamux.Session, hub, purpose string) (net.Conn, error) {
-	stream, err := s.OpenStream()
+	opened, err := s.OpenStream()
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", hub, err)
 	}
+	stream := &muxStream{Stream: opened}
 	stop := context.AfterFunc(ctx, func() { _ = stream.SetDeadline(time.Unix(1, 0)) })
 	_ = stream.SetDeadline(time.Now().Add(handshakeTime))
 	err = writeShort(stream, purpose)

@@ -7,7 +7,9 @@ import (
 	"io"
 	"net"
 	"os"
+	"reflect"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -38,12 +40,15 @@ func (l *log) set(o Owner) {
 	l.owner, l.changed = o, make(chan struct{})
 }
 
-func startHub(t *testing.T, name string, l *log) *Hubs {
+func startHub(t *testing.T, name string, l *log, change ...func(*Hubs)) *Hubs {
 	t.Helper()
 	ca, err := clusterca.New(sealed.Key{1})
 	require.NoError(t, err)
 	h, err := Listen(Options{Listen: "127.0.0.1:0", Name: name, Owner: l.get, TLS: ca.Config(), Log: zerolog.Nop()})
 	require.NoError(t, err)
+	for _, f := range change {
+		f(h)
+	}
 	ended := make(chan error, 1)
 	go func() { ended <- h.Run(context.Background()) }()
 	t.Cleanup(func() {
@@ -172,4 +177,58 @@ func TestNobodyButAHubOfTheClusterGetsIn(t *testing.T) {
 	l.set(Owner{"hub-2", one.Addr().String()})
 	_, err = wrong.Dial(t.Context(), "say")
 	require.ErrorContains(t, err, "is hub-1, and not hub-2")
+}
+
+// shortListener has no descriptor for the first connection.
+type shortListener struct {
+	net.Listener
+	was bool
+}
+
+func (l *shortListener) Accept() (net.Conn, error) {
+	conn, err := l.Listener.Accept()
+	if err == nil && !l.was {
+		l.was, err = true, syscall.EMFILE
+		_ = conn.Close()
+	}
+	return conn, err
+}
+
+func TestHubsAreTakenAfterAShortageOfDescriptors(t *testing.T) {
+	l := &log{changed: make(chan struct{})}
+	one, two := startHub(t, "hub-1", l, func(h *Hubs) { h.listener = &shortListener{Listener: h.listener} }), startHub(t, "hub-2", l)
+	sayName(one, "hub-1")
+	l.set(Owner{"hub-1", one.Addr().String()})
+	require.Eventually(t, func() bool { return len(one.Connected()) == 1 }, 10*time.Second, 10*time.Millisecond)
+	s, err := two.Dial(t.Context(), "say")
+	require.Equal(t, "hub-1 to hub-2: e!", exchange(t, s, err, "e!"))
+}
+
+func TestAStreamWithoutAnythingToReadHoldsNoBuffer(t *testing.T) {
+	l := &log{changed: make(chan struct{})}
+	one, two := startHub(t, "hub-1", l), startHub(t, "hub-2", l)
+	sayName(one, "hub-1")
+	l.set(Owner{"hub-1", one.Addr().String()})
+	s, err := two.Dial(t.Context(), "say")
+	require.NoError(t, err)
+	defer s.Close()
+	const burst = 200 << 10 // below a window
+	_, err = s.Write(make([]byte, burst))
+	require.NoError(t, err)
+	buffer := func() reflect.Value {
+		s := s.(*muxStream)
+		return reflect.ValueOf(s.Stream).Elem().FieldByName("recvBuf")
+	}
+	_, err = io.ReadFull(s, make([]byte, 1))
+	require.NoError(t, err)
+	require.False(t, buffer().IsNil())
+	for left := burst + len("hub-1 to hub-2: ") - 1; left > 0; {
+		n, err := s.Read(make([]byte, 4<<10))
+		require.NoError(t, err)
+		left -= n
+	}
+	require.NoError(t, s.SetReadDeadline(time.Now().Add(-time.Second)))
+	_, err = s.Read(make([]byte, 4<<10))
+	require.ErrorIs(t, err, os.ErrDeadlineExceeded, "as of a socket")
+	require.True(t, buffer().IsNil())
 }
