@@ -3,6 +3,7 @@
 package peer
 
 import (
+	"bufio"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
@@ -18,6 +19,8 @@ import (
 	"net/url"
 	"sync"
 	"time"
+
+	"github.com/edgebus/edgebus/broker/daemon/httpserver"
 )
 
 // purposeHTTP is that of streams with requests that another hub was sent.
@@ -64,6 +67,7 @@ type Forwarder struct {
 	h         *Hubs
 	transport *http.Transport
 	proxy     *httputil.ReverseProxy
+	patience  time.Duration // for a client to send, or to read, a part
 }
 
 // Forward makes a Forwarder.
@@ -96,15 +100,17 @@ func (h *Hubs) Forward() *Forwarder {
 			h.refuse(w, err)
 		},
 	}
-	return &Forwarder{h, transport, proxy}
+	return &Forwarder{h, transport, proxy, answerTime}
 }
 
 func (f *Forwarder) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	c := http.NewResponseController(w)
 	if r.ContentLength != 0 {
-		r.Body = &patientReader{r.Body, c}
+		r.Body = &patientReader{r.Body, c, f.patience}
 	}
-	f.proxy.ServeHTTP(&patientWriter{w, c}, r)
+	out := &patientWriter{w, c, f.patience, r.ProtoMajor >= 2}
+	out.rest()
+	f.proxy.ServeHTTP(out, r)
 }
 
 // Local is a handler of this hub's own for whoever may read a path at the owner. Who comes over a plain connection of this host is let in while there is none.
@@ -114,7 +120,7 @@ func (f *Forwarder) Local(path string, own http.Handler) http.Handler {
 		ask.Method, ask.URL = http.MethodHead, &url.URL{Scheme: "http", Host: "owner", Path: path}
 		said, _ := json.Marshal(forwardedBy(r)) // of strings
 		ask.Header.Set(forwardedHeader, string(said))
-		ask.Body = nil
+		ask.Body, ask.ContentLength, ask.TransferEncoding = nil, 0, nil // with a length and no body it would fail, as if there were no owner
 		ask.Header.Del("Accept-Encoding")
 		answer, err := f.transport.RoundTrip(ask)
 		remote, _ := netip.ParseAddrPort(r.RemoteAddr)
@@ -168,23 +174,73 @@ func explainUnreached(err error) string {
 // patientReader gives a client the same time to send each part of a body. How long all of it may take is for the owner to say.
 type patientReader struct {
 	io.ReadCloser
-	c *http.ResponseController
+	c    *http.ResponseController
+	each time.Duration
 }
 
 func (r *patientReader) Read(b []byte) (int, error) {
-	_ = r.c.SetReadDeadline(time.Now().Add(answerTime)) // in tests there is none
+	_ = r.c.SetReadDeadline(time.Now().Add(r.each)) // in tests there is none
 	return r.ReadCloser.Read(b)
 }
 
-// patientWriter gives a client the same time to read each part of an answer, however many there are.
+// patientWriter gives a client the same time to read each part of an answer, however many there are, and long after one another.
 type patientWriter struct {
 	http.ResponseWriter
-	c *http.ResponseController
+	c      *http.ResponseController
+	each   time.Duration
+	shared bool // the connection, by HTTP/2: there a deadline ends an answer of which nothing is written as well
+}
+
+// begin is called before a part, and rest after it.
+func (w *patientWriter) begin() {
+	_ = w.c.SetWriteDeadline(time.Now().Add(w.each)) // in tests there is none
+}
+
+func (w *patientWriter) rest() {
+	if w.shared {
+		_ = w.c.SetWriteDeadline(time.Time{})
+	}
+}
+
+func (w *patientWriter) WriteHeader(status int) {
+	if !w.shared { // it may be all of the answer, and is written with its end
+		w.begin()
+	}
+	w.ResponseWriter.WriteHeader(status)
 }
 
 func (w *patientWriter) Write(b []byte) (int, error) {
-	_ = w.c.SetWriteDeadline(time.Now().Add(answerTime)) // in tests there is none
+	w.begin()
+	defer w.rest()
 	return w.ResponseWriter.Write(b)
+}
+
+// FlushError is for http.ResponseController.
+func (w *patientWriter) FlushError() error {
+	w.begin()
+	defer w.rest()
+	return w.c.Flush()
+}
+
+// Hijack is of http.Hijacker.
+func (w *patientWriter) Hijack() (net.Conn, *bufio.ReadWriter, error) {
+	conn, buffered, err := w.c.Hijack()
+	if err != nil {
+		return nil, nil, err
+	}
+	return upgradedConn{conn, w.each}, buffered, nil
+}
+
+// upgradedConn is a client's connection that is for another protocol now. It has no CloseWrite: with one, a proxy waits for the client when the owner has ended the
+// connection, and so for as long as the client likes.
+type upgradedConn struct {
+	net.Conn
+	each time.Duration
+}
+
+func (c upgradedConn) Write(b []byte) (int, error) {
+	_ = c.SetWriteDeadline(time.Now().Add(c.each))
+	return c.Conn.Write(b)
 }
 
 // Unwrap is for http.ResponseController.
@@ -229,9 +285,9 @@ func (h *Hubs) Client(purpose string) *http.Client {
 // HubURL is where a Client finds a hub. It ends with a slash.
 func HubURL(hub string) string { return "http://" + hex.EncodeToString([]byte(hub)) + "/" }
 
-// restoreClient has a request be as if its client had sent it here.
+// restoreClient has a request be as if its client had sent it here, in the time that a client has.
 func restoreClient(verify func([]*x509.Certificate) ([][]*x509.Certificate, error), next http.Handler) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	return httpserver.WithDeadlines(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		var f forwardedClient
 		if err := json.Unmarshal([]byte(r.Header.Get(forwardedHeader)), &f); err != nil {
 			http.Error(w, "a request of another hub doesn't say whose it is: do they have the same version?", http.StatusBadRequest)
@@ -239,6 +295,9 @@ func restoreClient(verify func([]*x509.Certificate) ([][]*x509.Certificate, erro
 		}
 		r.Header.Del(forwardedHeader)
 		r.RemoteAddr = f.Remote
+		if remote, err := netip.ParseAddrPort(f.Remote); err == nil {
+			w = &restoredWriter{w, net.TCPAddrFromAddrPort(remote)}
+		}
 		local, _ := netip.ParseAddrPort(f.Local) // none is no address of loopback
 		r = r.WithContext(context.WithValue(r.Context(), http.LocalAddrContextKey, net.Addr(net.TCPAddrFromAddrPort(local))))
 		if f.TLS {
@@ -248,8 +307,33 @@ func restoreClient(verify func([]*x509.Certificate) ([][]*x509.Certificate, erro
 			}
 		}
 		next.ServeHTTP(w, r)
-	})
+	}))
 }
+
+// restoredWriter has a connection that is upgraded be its client's.
+type restoredWriter struct {
+	http.ResponseWriter
+	remote net.Addr
+}
+
+// Unwrap is for http.ResponseController.
+func (w *restoredWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
+
+// Hijack is of http.Hijacker.
+func (w *restoredWriter) Hijack() (net.Conn, *bufio.ReadWriter, error) {
+	conn, buffered, err := http.NewResponseController(w.ResponseWriter).Hijack()
+	if err != nil {
+		return nil, nil, err
+	}
+	return restoredConn{conn, w.remote}, buffered, nil
+}
+
+type restoredConn struct {
+	net.Conn
+	remote net.Addr
+}
+
+func (c restoredConn) RemoteAddr() net.Addr { return c.remote }
 
 func parseChain(raw [][]byte) (chain []*x509.Certificate) {
 	for _, der := range raw {

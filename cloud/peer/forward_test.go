@@ -7,11 +7,13 @@ import (
 	"context"
 	"crypto/tls"
 	"crypto/x509"
+	"errors"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -141,7 +143,6 @@ func TestAWatchIsForwardedAsItHappensAndEndsWithTheOwner(t *testing.T) {
 	l.set(Owner{"hub-3", other.Addr().String()}) // the one before is there still
 	_, err = lines.ReadString('\n')
 	require.Error(t, err, "the client goes on at the version that it has")
-
 }
 
 func TestWithoutAnOwnerRequestsAreToldToComeAgain(t *testing.T) {
@@ -214,6 +215,11 @@ func TestWhatAStandbyTellsOfItselfIsForWhomTheOwnerLetsRead(t *testing.T) {
 	require.Equal(t, "its own", text)
 	code, _ = ask("127.0.0.1:1", "other", false)
 	require.Equal(t, http.StatusUnauthorized, code)
+	odd := httptest.NewRequest(http.MethodGet, "/cluster", strings.NewReader("a body"))
+	odd.RemoteAddr = "127.0.0.1:1"
+	w := httptest.NewRecorder()
+	own.ServeHTTP(w, odd)
+	require.Equal(t, http.StatusUnauthorized, w.Code)
 	l.set(Owner{})
 	require.Eventually(t, func() bool { return len(standby.Connected()) == 0 }, 10*time.Second, time.Millisecond, "what is left of the owner's connection may answer until then")
 	code, _ = ask("127.0.0.1:1", "", false)
@@ -224,4 +230,98 @@ func TestWhatAStandbyTellsOfItselfIsForWhomTheOwnerLetsRead(t *testing.T) {
 	}
 	code, _ = ask("192.0.2.1:1", "reader", false)
 	require.Equal(t, http.StatusServiceUnavailable, code)
+}
+
+// Over HTTP/2 a deadline ends an answer, also one of which nothing is to be written yet.
+func TestAWatchWithoutEventsGoesOn(t *testing.T) {
+	const patience = 100 * time.Millisecond
+	_, standby, _, _ := twoHubs(t, func(w http.ResponseWriter, r *http.Request) {
+		c := http.NewResponseController(w)
+		for _, e := range []string{"one", "two"} {
+			_, _ = io.WriteString(w, e+"\n")
+			_ = c.Flush()
+			select {
+			case <-time.After(4 * patience):
+			case <-r.Context().Done():
+				return
+			}
+		}
+	})
+	forward := standby.Forward()
+	forward.patience = patience
+	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(patience)) // as each server of the hub
+		forward.ServeHTTP(w, r)
+	}))
+	defer server.Close()
+	server.EnableHTTP2 = true
+	server.StartTLS()
+	answer, err := server.Client().Get(server.URL)
+	require.NoError(t, err)
+	defer answer.Body.Close()
+	require.Equal(t, 2, answer.ProtoMajor)
+	text, err := io.ReadAll(answer.Body)
+	require.NoError(t, err)
+	require.Equal(t, "one\ntwo\n", string(text))
+}
+
+// A connection that is upgraded is its client's at the owner, and ends when the owner ends it, whatever the client does.
+func TestAnUpgradedConnectionIsTheClientsAndEndsWithTheOwners(t *testing.T) {
+	saw := make(chan string, 1)
+	_, _, _, server := twoHubs(t, func(w http.ResponseWriter, _ *http.Request) {
+		conn, buffered, err := http.NewResponseController(w).Hijack()
+		if err != nil {
+			saw <- err.Error()
+			return
+		}
+		defer conn.Close()
+		_, _ = buffered.WriteString("HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: echo\r\n\r\n")
+		_ = buffered.Flush()
+		line, _ := buffered.ReadString('\n')
+		_, _ = io.WriteString(conn, line)
+		_ = conn.SetReadDeadline(time.Now().Add(-time.Second))
+		_, err = conn.Read(make([]byte, 1))
+		saw <- fmt.Sprint(conn.RemoteAddr(), " ", errors.Is(err, os.ErrDeadlineExceeded))
+	})
+	server.StartTLS()
+	conn, err := tls.Dial("tcp", server.Listener.Addr().String(), &tls.Config{InsecureSkipVerify: true})
+	require.NoError(t, err)
+	defer conn.Close()
+	require.NoError(t, conn.SetDeadline(time.Now().Add(20*time.Second)))
+	_, err = io.WriteString(conn, "GET / HTTP/1.1\r\nHost: hub\r\nConnection: Upgrade\r\nUpgrade: echo\r\n\r\n")
+	require.NoError(t, err)
+	in := bufio.NewReader(conn)
+	answer, err := http.ReadResponse(in, nil)
+	require.NoError(t, err)
+	_ = answer.Body.Close()
+	require.Equal(t, http.StatusSwitchingProtocols, answer.StatusCode)
+	_, err = io.WriteString(conn, "hello\n")
+	require.NoError(t, err)
+	line, err := in.ReadString('\n')
+	require.NoError(t, err)
+	require.Equal(t, "hello\n", line)
+	require.Equal(t, conn.LocalAddr().String()+" true", <-saw)
+	_, err = in.ReadByte()
+	require.ErrorIs(t, err, io.EOF)
+	_, err = conn.NetConn().Read(make([]byte, 1))
+	require.ErrorIs(t, err, io.EOF, "it is closed, and doesn't wait for the client")
+}
+
+// timedWriter notes until when a body is read and an answer written.
+type timedWriter struct {
+	*httptest.ResponseRecorder
+	read, write time.Time
+}
+
+func (w *timedWriter) SetReadDeadline(t time.Time) error  { w.read = t; return nil }
+func (w *timedWriter) SetWriteDeadline(t time.Time) error { w.write = t; return nil }
+
+func TestAForwardedRequestHasAsMuchTimeAsOneThatIsNot(t *testing.T) {
+	r := httptest.NewRequest(http.MethodPost, "/", strings.NewReader("x"))
+	r.Header.Set(forwardedHeader, `{"remote":"192.0.2.1:1"}`)
+	w := &timedWriter{ResponseRecorder: httptest.NewRecorder()}
+	restoreClient(nil, http.HandlerFunc(identity)).ServeHTTP(w, r)
+	require.Contains(t, w.Body.String(), "remote=192.0.2.1:1")
+	require.WithinDuration(t, time.Now().Add(time.Minute), w.read, 30*time.Second)
+	require.WithinDuration(t, time.Now().Add(time.Minute), w.write, 30*time.Second)
 }

@@ -17,9 +17,9 @@ import (
 	"github.com/edgebus/edgebus/topics/limits"
 )
 
-// withDeadlines bounds the time in which a request's body must arrive, and its answer must be read, so that an inactive
+// WithDeadlines bounds the time in which a request's body must arrive, and its answer must be read, so that an inactive
 // client does not hold a connection.
-func withDeadlines(h http.Handler) http.Handler {
+func WithDeadlines(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if c, ok := r.Context().Value(connKey{}).(*limitedConn); ok {
 			c.limit.begin(c)

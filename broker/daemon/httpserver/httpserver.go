@@ -49,7 +49,7 @@ type Options struct {
 // Listen binds the addresses. At most Limits.Requests connections are served at one time: at the limit a new
 // one replaces the one that has been idle for longest, or waits.
 func Listen(o Options, log zerolog.Logger, handler http.Handler) (*Server, error) {
-	s := &Server{handler: withDeadlines(handler), log: log, limit: newConnLimit(o.Limits)}
+	s := &Server{handler: WithDeadlines(handler), log: log, limit: newConnLimit(o.Limits)}
 	if o.Listen != "" {
 		if err := s.bind("http.listen", o.Listen, nil); err != nil {
 			return nil, err
