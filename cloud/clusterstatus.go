@@ -36,6 +36,7 @@ type hubTeller struct {
 	hubs  cluster.Hubs
 
 	mu     sync.Mutex
+	began  time.Time // when this hub told of itself first
 	latest time.Time
 	barred string
 	engine resource.ClusterEngine // as of the last look
@@ -75,6 +76,11 @@ func (t *hubTeller) tell(asks bool) {
 func (t *hubTeller) run(ctx context.Context) {
 	tick := time.NewTicker(tellEvery)
 	defer tick.Stop()
+	t.mu.Lock()
+	if t.began.IsZero() {
+		t.began = time.Now()
+	}
+	t.mu.Unlock()
 	t.tell(true)
 	for n := 0; ; n++ {
 		if n%checkTells == 0 {
@@ -98,6 +104,17 @@ func (t *hubTeller) run(ctx context.Context) {
 	}
 }
 
+// awaitOthers waits until the others have had time to tell of themselves to a hub that has just started.
+func (t *hubTeller) awaitOthers(ctx context.Context) {
+	t.mu.Lock()
+	until := t.began.Add(tellEvery + askPause)
+	t.mu.Unlock()
+	select {
+	case <-ctx.Done():
+	case <-time.After(time.Until(until)):
+	}
+}
+
 // self is what this hub tells of itself.
 func (s *sharedLog) self() cluster.Hub {
 	h := cluster.Hub{Name: s.name, Instance: s.instance, Version: s.version, Clock: time.Now()}
@@ -110,6 +127,7 @@ func (s *sharedLog) self() cluster.Hub {
 
 // status is how the cluster is, as far as this hub knows.
 func (s *sharedLog) status(ctx context.Context) resource.ClusterStatus {
+	s.teller.awaitOthers(ctx)
 	now := time.Now()
 	st := resource.ClusterStatus{Hub: s.name, Now: resource.FormatTime(now), Hubs: []resource.ClusterHub{}}
 	if m := s.standing.Load(); m != nil {

@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -144,9 +145,16 @@ func (s *sharedLog) serveDrain(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, err.Error(), http.StatusConflict)
 		return
 	}
+	text, err := json.Marshal(p)
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusInternalServerError)
+		return
+	}
 	w.Header().Set("Content-Type", "application/json")
-	_ = json.NewEncoder(w).Encode(p) // the client may have gone
+	w.Header().Set("Content-Length", strconv.Itoa(len(text)))
+	_, _ = w.Write(text) // the client may have gone
 	if !dry {
+		_ = http.NewResponseController(w).Flush() // the hub that hands over ends this connection
 		s.log.Warn().Time("until", p.Until).Bool("owner", p.Owns).Msg("this hub is drained: it hands the log over if it owns it, and does not take it until then")
 		s.teller.tell(false)
 		if p.Owns {
@@ -173,7 +181,7 @@ func drainHub(c *clusterCall) error {
 	if err := c.call(ctx, http.MethodPost, drainPath+query+"&dry-run", &p); err != nil {
 		return err
 	}
-	until := p.Until.Local().Format(time.DateTime)
+	until := p.Until.Local().Format(time.DateTime + " MST")
 	if p.Owns {
 		fmt.Fprintf(c.stdout, "Hub %s serves. It ends its connections in order and hands the log over; %s can take over. It stands by then, and does not take over until %s.\n", p.Hub, strings.Join(p.To, " or "), until)
 	} else {

@@ -66,6 +66,11 @@ func (s *sharedLog) mayTake(ctx context.Context) error {
 	if err := s.drained.mayTake(); err != nil {
 		return err
 	}
+	return s.isAble(ctx)
+}
+
+// isAble is mayTake of a hub that is not drained: hubs tell of that apart.
+func (s *sharedLog) isAble(ctx context.Context) error {
 	if err := s.keys.lacks(); err != nil {
 		return err
 	}

@@ -4,6 +4,7 @@ package cloud
 
 import (
 	"bytes"
+	"context"
 	"crypto/tls"
 	"encoding/json"
 	"net"
@@ -12,6 +13,7 @@ import (
 	"runtime/debug"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/rs/zerolog"
@@ -22,6 +24,7 @@ import (
 	"github.com/edgebus/edgebus/cloud/cluster"
 	"github.com/edgebus/edgebus/cloud/jetstream"
 	"github.com/edgebus/edgebus/configs"
+	"github.com/edgebus/edgebus/topics/resource"
 )
 
 // Frames are given up when they are old, and each hub that was heard lately has them.
@@ -110,6 +113,25 @@ func TestAHubWithAWrongClockOrATakenNameTakesNoLog(t *testing.T) {
 	tell(s, cluster.Hub{Name: "a", Instance: 3, Clock: time.Now()})
 	tell(s, cluster.Hub{Name: "a", Instance: 1, Clock: time.Now()})
 	require.ErrorContains(t, s.agrees(), "another hub has the name a, too: set another store.nats.name")
+}
+
+func TestAHubThatHasJustStartedHearsTheOthersBeforeItSaysHowTheyAre(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		teller := &hubTeller{
+			self: func() cluster.Hub { return cluster.Hub{} }, send: func([]byte) {}, check: func(context.Context) error { return nil },
+			ask: func(context.Context) (e resource.ClusterEngine) { return e },
+		}
+		ctx, stop := context.WithCancel(t.Context())
+		defer stop()
+		go teller.run(ctx)
+		synctest.Wait()
+		began := time.Now()
+		teller.awaitOthers(ctx)
+		require.Greater(t, time.Since(began), tellEvery)
+		began = time.Now()
+		teller.awaitOthers(ctx)
+		require.Zero(t, time.Since(began), "they have told")
+	})
 }
 
 func TestServersOfTheLogGetTheirCertificatesAndSettings(t *testing.T) {

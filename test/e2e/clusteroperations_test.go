@@ -111,9 +111,16 @@ func TestADrainedHubHandsOverAndStandsBy(t *testing.T) {
 	said, code := c.run("cloudhub", append(drain, "--for", "20m")...)
 	require.Zero(t, code, said)
 	require.Regexp(t, "(?m)^hub-[12] serves. `cloudhub cluster undrain` lets hub-0", said)
+	said, code = c.run("cloudhub", "cluster", "status", "--config", h.config)
+	require.Zero(t, code, "it has heard the others before it says how they are: %s", said)
 	next := c.awaitServing()
 	require.NotEqual(t, h.name, next.name)
 	c.awaitSays(0, "hub-0 +drained", "edgebus", "cluster", "status", "--server", "http://"+next.http)
+
+	c.command("cluster", "undrain", "--config", h.config)
+	said, code = c.run("cloudhub", "cluster", "status", "--config", h.config)
+	require.Zero(t, code, "it can take over at once: %s", said)
+	c.command(append(drain, "--for", "20m")...)
 
 	// It doesn't take over, also after a start, as long as it may not.
 	require.NoError(t, c.Term(h.name))

@@ -64,7 +64,7 @@ func (d *ClusterDiagnosis) checkEngine() {
 	d.add(!e.Quorum, MarkWrong, "start the servers that are missing: nothing is acknowledged until most are there", "the log's servers have no quorum")
 	for _, s := range e.Servers {
 		d.add(s.Offline, MarkWrong, "start it: if one more is lost nothing is acknowledged", "the log's server %s is gone", s.Name)
-		d.add(!s.Offline && !s.Current, MarkLook, "", "the log's server %s is behind by %d operations", s.Name, s.Lag)
+		d.add(!s.Offline && !s.Current, MarkLook, "", "the log's server %s is behind by %s", s.Name, amountOf(s.Lag, "operation"))
 	}
 	d.add(e.Quorum && len(e.Servers) < e.Replicas, MarkWrong, "", "%d servers have the log, and %d are to", len(e.Servers), e.Replicas)
 	d.add(e.Answer > slowAnswer.Seconds(), MarkLook, "look at its servers' disks, and at the network between them", "the log took %.1f s to answer", e.Answer)
@@ -90,8 +90,15 @@ func (d *ClusterDiagnosis) checkOneHub(h resource.ClusterHub) {
 	d.add(h.Role == resource.RoleDrained, MarkLook, "cloudhub cluster undrain, on its machine, ends that", "hub %s is drained: it doesn't take over", h.Name)
 	d.add(h.Barred != "" && h.Role == resource.RoleStandby, MarkWrong, "", "hub %s can't take over: %s", h.Name, h.Barred)
 	d.add(h.Role != resource.RoleOwner && h.BehindSeconds > lateHub.Seconds(), MarkWrong, "look at its disk and its network",
-		"hub %s is behind by %d frames, of %s", h.Name, h.BehindFrames, roundSeconds(h.BehindSeconds))
+		"hub %s is behind by %s, of %s", h.Name, amountOf(h.BehindFrames, "frame"), roundSeconds(h.BehindSeconds))
 	d.add(math.Abs(h.Clock) > mostClock.Seconds(), MarkWrong, "set the clocks, with NTP", "the clock of hub %s differs by %.1f s from that of %s", h.Name, h.Clock, d.Hub)
+}
+
+func amountOf(n uint64, what string) string {
+	if n == 1 {
+		return "1 " + what
+	}
+	return fmt.Sprintf("%d %ss", n, what)
 }
 
 func roundSeconds(s float64) time.Duration {
@@ -118,7 +125,7 @@ func (d ClusterDiagnosis) Text(on terminal.Colours) string {
 	for _, h := range d.Hubs {
 		behind := "-"
 		if h.BehindFrames > 0 {
-			behind = fmt.Sprintf("%d frames, %s", h.BehindFrames, roundSeconds(h.BehindSeconds))
+			behind = fmt.Sprintf("%s, %s", amountOf(h.BehindFrames, "frame"), roundSeconds(h.BehindSeconds))
 		}
 		fmt.Fprintf(w, "%s\t%s\t%s\t%d\t%s\t%+.1fs\t%s ago\n", terminal.Printable(h.Name, 100), h.Role, terminal.Printable(h.Version, 60), h.Position, behind, math.Round(10*h.Clock)/10+0, roundSeconds(h.Heard))
 	}
