@@ -296,6 +296,9 @@ func (m *Mapper[D]) check(report reportFunc) {
 }
 
 func (l Link) check(report reportFunc) {
+	if l.Server != "" && len(l.Servers()) == 0 {
+		report("link.server", "%q has no address: leave it empty if this node works alone", l.Server)
+	}
 	for i, s := range l.Servers() {
 		checkServer("link.server", s, report)
 		if slices.Contains(l.Servers()[:i], s) {

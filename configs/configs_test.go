@@ -162,6 +162,7 @@ func TestWhatIsWrongIsNamed(t *testing.T) {
 		{"server", "link: {server: 'http://x'}", "is not mqtt://host:port"},
 		{"password in url", "link: {server: 'mqtt://u:hunter2@x'}", "link.server"},
 		{"one address of several", "link: {server: 'mqtt://a:1883, http://b'}", `link.server: "http://b" is not mqtt://host:port`},
+		{"no address between commas", "link: {server: ' , '}", `link.server: " , " has no address`},
 		{"an address twice", "link: {server: 'mqtt://a,mqtt://b,mqtt://a'}", "link.server: mqtt://a is there twice"},
 		{"two passwords", "link: {password: a, passwordFile: b}", "not both"},
 		{"half a certificate", "link: {tls: {cert: a}}", "link.tls.cert"},

@@ -47,6 +47,7 @@ type hubLink struct {
 
 	running sync.WaitGroup // goroutines of the present connections
 	mu      sync.Mutex
+	main    *client.Client   // nil: its files can't be read yet
 	clients []*client.Client // that are kept connected
 }
 
@@ -101,6 +102,9 @@ func (h *hubLink) awaitMain(ctx context.Context) *client.Client {
 	for told := ""; ; {
 		c, err := h.newMain(ctx)
 		if err == nil {
+			h.mu.Lock()
+			defer h.mu.Unlock()
+			h.main = c
 			return c
 		}
 		if why := err.Error(); why != told {
@@ -183,13 +187,44 @@ func (h *hubLink) newClient(identifier string, set func(o *client.Options, self 
 	return c, nil
 }
 
-// newSecondary makes a client beside the main one. Its log has nothing while that is down.
+// newSecondary makes a client beside the main one, at the same server. Its log has nothing while that is down.
 func (h *hubLink) newSecondary(purpose string, set func(o *client.Options, self **client.Client)) (*client.Client, error) {
 	return h.newClient("node/"+h.cfg.Node.Name+"/"+purpose, func(o *client.Options, self **client.Client) {
 		o.Log = h.status.logWhileUp(h.log).With().Str("connection", purpose).Logger()
+		o.Server = func() string { return h.mainServer(false) }
 		set(o, self)
+		connect := o.OnConnect
+		o.OnConnect = func(ctx context.Context, present bool) error {
+			if server := h.mainServer(true); server != "" && server != (*self).Server() { // it has moved meanwhile
+				(*self).Reconnect(errOtherServer)
+			}
+			return connect(ctx, present)
+		}
 	})
 }
+
+// mainServer is the server of the main client: the one that it is connected to or, unless only that is asked for, that it tries; empty: none.
+func (h *hubLink) mainServer(connected bool) string {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.main == nil || connected && !h.main.Connected() {
+		return ""
+	}
+	return h.main.Server()
+}
+
+// gather has the other clients connect to the server of the main one: of several that are hubs, that one finds the node's.
+func (h *hubLink) gather(server string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, c := range h.clients {
+		if c.Server() != server {
+			c.Reconnect(errOtherServer)
+		}
+	}
+}
+
+var errOtherServer = errors.New("the link is at another address of link.server")
 
 // newMain makes the client that connects the twin with the hub. It starts with a clean session: the link protocol repeats
 // what was missed, not the broker.
@@ -223,14 +258,16 @@ func (h *hubLink) newMain(ctx context.Context) (*client.Client, error) {
 			h.commands.publishClock(c)
 			h.twin.Connected(rand.Uint64(), send, func() { close(caughtUp) }) //nolint:gosec // G404: tells connections apart, keeps no secret
 			h.running.Go(func() { h.bridge.subscribe(ctx, c, h.bridge.live) })
-			h.running.Go(func() { h.streams.forward(ctx, c, caughtUp) })
+			ready := caughtUp
+			if len(h.cfg.Link.Servers()) > 1 {
+				ready = make(chan struct{})
+				h.running.Go(func() { h.awaitOwnHub(ctx, c, caughtUp, ready) })
+			}
+			h.running.Go(func() { h.streams.forward(ctx, c, ready) })
 			sending := h.newCopySender(c, wanted)
 			copying.Store(sending)
-			h.running.Go(func() { h.past.send(ctx, sending, caughtUp) })
+			h.running.Go(func() { h.past.send(ctx, sending, ready) })
 			h.identity.connected()
-			if len(h.cfg.Link.Servers()) > 1 {
-				h.running.Go(func() { h.leaveOtherHub(ctx, c) })
-			}
 			return nil
 		}
 		own := o.TLS
@@ -257,18 +294,32 @@ func (h *hubLink) newMain(ctx context.Context) (*client.Client, error) {
 	})
 }
 
-// leaveOtherHub has the next address tried where a hub answers that is not the one that the node's devices came from: one that was taken over
-// and has come back. A hub that replaces that one says so within otherHubGrace.
-func (h *hubLink) leaveOtherHub(ctx context.Context, c *client.Client) {
-	for backoff.Sleep(ctx, otherHubGrace) {
-		if s := h.twin.Stats(); s.OtherHub != 0 {
+// awaitOwnHub closes own when the hub of a connection is known to be the one that the node's devices came from, and has all state: what is forwarded to another
+// one, such as one that was taken over and has come back, is lost to that. Where another one answers the next address is tried; one that replaces
+// the node's says so within otherHubGrace.
+func (h *hubLink) awaitOwnHub(ctx context.Context, c *client.Client, caughtUp <-chan struct{}, own chan<- struct{}) {
+	for began := time.Now(); backoff.Sleep(ctx, hubPoll); {
+		switch s := h.twin.Stats(); {
+		case s.Hub == 0: // it hasn't said which one it is
+		case s.OtherHub == 0:
+			h.gather(c.Server())
+			select {
+			case <-caughtUp:
+				close(own)
+			case <-ctx.Done():
+			}
+			return
+		case time.Since(began) > otherHubGrace:
 			c.Elsewhere(fmt.Errorf("%s is hub %s, and the node's devices are of hub %s: the next address of link.server is tried", c.Server(), s.Hub.Text(), s.OtherHub.Text()))
 			return
 		}
 	}
 }
 
-const otherHubGrace = 5 * time.Second
+const (
+	otherHubGrace = 5 * time.Second
+	hubPoll       = 50 * time.Millisecond // the time between two looks at which hub it is
+)
 
 // newCopySender makes the sender of the history for a connection.
 func (h *hubLink) newCopySender(c *client.Client, wanted string) *history.CopySender {

@@ -7,6 +7,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -84,6 +85,11 @@ func (c *Client) Run(ctx context.Context) error {
 func (c *Client) keepConnected(ctx context.Context) error {
 	for first, failed := 0, 0; ctx.Err() == nil; {
 		at := (first + failed) % len(c.servers)
+		if c.opts.Server != nil {
+			if wanted := slices.Index(c.opts.Servers, c.opts.Server()); wanted >= 0 {
+				at = wanted
+			}
+		}
 		s := c.servers[at]
 		c.mu.Lock()
 		c.at, c.elsewhere = at, false

@@ -693,3 +693,23 @@ func TestTheServerThatWorkedIsTriedFirst(t *testing.T) {
 	require.NoError(t, c.waitUp(shortContext(t)))
 	require.Equal(t, refuses.url(), c.Server())
 }
+
+// Who says which server it is to be isn't given another one, also when that refuses.
+func TestTheServerThatIsAskedForIsTried(t *testing.T) {
+	first, second := newFakeBroker(t), newFakeBroker(t)
+	var wanted atomic.Pointer[string]
+	ask := func(url string) { wanted.Store(&url) }
+	ask(second.url())
+	startClient(t, first, func(o *Options) {
+		o.Servers = []string{first.url(), second.url()}
+		o.Server = func() string { return *wanted.Load() }
+	})
+	for range 3 {
+		second.accept(packets.Connack{ReasonCode: packets.ConnackServerUnavailable})
+	}
+	require.Empty(t, first.conns)
+	conn := second.accept(packets.Connack{})
+	ask(first.url())
+	require.NoError(t, conn.Close())
+	first.accept(packets.Connack{})
+}
