@@ -96,14 +96,15 @@ type drainPlan struct {
 	Until time.Time `json:"until"`
 }
 
-// planDrain looks whether the log can be handed over.
-func (s *sharedLog) planDrain(ctx context.Context, last time.Duration) (p drainPlan, err error) {
-	st := s.status(ctx)
-	p = drainPlan{Hub: s.name, Owner: st.Owner, Owns: s.member.Owns(), Until: time.Now().Add(last)}
+// planDrain looks whether another hub serves when this one, which owns the log or not, is drained.
+func planDrain(st resource.ClusterStatus, owns bool, last time.Duration) (p drainPlan, err error) {
+	p = drainPlan{Hub: st.Hub, Owner: st.Owner, Owns: owns, Until: time.Now().Add(last)}
 	var not []string
 	for _, h := range st.Hubs {
 		switch {
-		case h.Name == s.name:
+		case h.Name == st.Hub:
+		case h.Role == resource.RoleOwner && !st.Owned:
+			not = append(not, fmt.Sprintf("nothing was heard of %s, which served, for %.1f s", h.Name, st.Silent))
 		case h.Role == resource.RoleOwner || h.Role == resource.RoleStandby && h.Barred == "" && h.BehindSeconds < drainLag.Seconds():
 			p.To = append(p.To, h.Name)
 		case h.Role == resource.RoleStandby && h.Barred != "":
@@ -136,7 +137,7 @@ func (s *sharedLog) serveDrain(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, fmt.Sprintf("--for is a time up to %s, such as 30m", drainMost), http.StatusBadRequest)
 		return
 	}
-	p, err := s.planDrain(r.Context(), last)
+	p, err := planDrain(s.status(r.Context()), s.member.Owns(), last)
 	dry := r.URL.Query().Has("dry-run")
 	if err == nil && !dry {
 		err = s.drained.set(p.Until)

@@ -144,7 +144,7 @@ func (s *sharedLog) own(ctx context.Context, o Options, key sealed.Key, m metric
 	var err error
 	if s.options, err = engineOptions(s.cfg, key, s.log); err == nil {
 		s.client, s.options.Told = monitorClient(s.options), s.teller.hear
-		s.teller.self, s.teller.send = s.self, func(text []byte) { s.engine.Tell(text) }
+		s.teller.self, s.teller.send = s.self, s.tell
 		s.engine, err = jetstream.Open(ctx, s.options)
 	}
 	if err != nil {
@@ -191,6 +191,13 @@ func (s *sharedLog) own(ctx context.Context, o Options, key sealed.Key, m metric
 	}
 	s.keys.settle()
 	return records, nil
+}
+
+// tell tells the others something, once the log is open: others may ask before.
+func (s *sharedLog) tell(text []byte) {
+	if s.standing.Load() != nil {
+		s.engine.Tell(text)
+	}
 }
 
 const (

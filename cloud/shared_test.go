@@ -134,6 +134,25 @@ func TestAHubThatHasJustStartedHearsTheOthersBeforeItSaysHowTheyAre(t *testing.T
 	})
 }
 
+// Others may ask how a hub is before it has opened the log.
+func TestAHubThatIsAskedBeforeItHasTheLogGoesOn(t *testing.T) {
+	s := &sharedLog{name: "a", drained: &drainedState{}}
+	s.teller.self, s.teller.send = s.self, s.tell
+	s.teller.hear([]byte(`{"name":"b","instance":1,"asks":true}`))
+	require.Len(t, s.others(time.Now()), 1)
+}
+
+// A hub is drained if another one serves then: one that served until a moment ago, and isn't heard in the log, does not.
+func TestAHubIsNotDrainedForOneThatServesNoMore(t *testing.T) {
+	st := resource.ClusterStatus{Hub: "a", Owner: "b", Owned: true, Hubs: []resource.ClusterHub{{Name: "a", Role: resource.RoleStandby}, {Name: "b", Role: resource.RoleOwner}}}
+	p, err := planDrain(st, false, time.Hour)
+	require.NoError(t, err)
+	require.Equal(t, []string{"b"}, p.To)
+	st.Owned, st.Silent = false, 2.5
+	_, err = planDrain(st, false, time.Hour)
+	require.EqualError(t, err, "no other hub could serve then: nothing was heard of b, which served, for 2.5 s. Nothing was changed")
+}
+
 func TestServersOfTheLogGetTheirCertificatesAndSettings(t *testing.T) {
 	dir, out := filepath.Join(t.TempDir(), "data"), filepath.Join(t.TempDir(), "nats")
 	run := func(args ...string) (string, int) {
