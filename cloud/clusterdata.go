@@ -61,7 +61,12 @@ func openIdle(ctx context.Context, cfg configs.Hub, keyDir string, log zerolog.L
 
 const openIdleTime = 15 * time.Second
 
-// refuseRunning fails if a hub tells of itself, or writes.
+// runningError is why nothing is done with the log while a hub may use it.
+type runningError string
+
+func (e runningError) Error() string { return string(e) }
+
+// refuseRunning fails with a runningError if a hub tells of itself, or writes.
 func (c *idleCluster) refuseRunning(ctx context.Context) error {
 	_, before, err := c.engine.Bounds(ctx)
 	if err != nil {
@@ -75,16 +80,14 @@ func (c *idleCluster) refuseRunning(ctx context.Context) error {
 	}
 	var names []string
 	for _, h := range c.heard.List(time.Now()) {
-		if h.Instance != 0 {
-			names = append(names, h.Name)
-		}
+		names = append(names, h.Name)
 	}
 	if names != nil {
-		return fmt.Errorf("hubs run: %s. Stop all of them first; nothing was changed", strings.Join(names, ", "))
+		return runningError(fmt.Sprintf("hubs run: %s. Stop all of them first; nothing was changed", strings.Join(names, ", ")))
 	}
 	_, after, err := c.engine.Bounds(ctx)
 	if err == nil && after != before {
-		err = errors.New("somebody writes into the log: stop all hubs first; nothing was changed")
+		err = runningError("somebody writes into the log: stop all hubs first; nothing was changed")
 	}
 	return err
 }
@@ -222,6 +225,9 @@ func (c *clusterCall) restoreData(ctx context.Context, dir string, stamp uint32,
 	latest, err := c.latestLog(ctx, dir, log)
 	if latest != "" {
 		defer os.RemoveAll(latest)
+	}
+	if errors.As(err, new(runningError)) { // they would go on with the former log, whatever is forced
+		return err
 	}
 	if err != nil && !c.force {
 		return fmt.Errorf("what was revoked after the backup isn't known: %w. With --force the backup is restored all the same; revoke again, then, what was revoked since", err)

@@ -16,7 +16,7 @@ import (
 // the log decides.
 type Hub struct {
 	Name     string           `json:"name"`
-	Instance uint64           `json:"instance"` // of its process, to tell two hubs of one name apart
+	Instance uint64           `json:"instance"` // of its process, to tell two hubs of one name apart; 0: it is no hub, and only asks
 	Version  string           `json:"version,omitempty"`
 	Records  uint32           `json:"records,omitempty"` // the highest version of the log's records that it knows
 	At       ordered.Position `json:"at"`
@@ -61,6 +61,9 @@ func (h *Hubs) Hear(text []byte, now time.Time) (asks bool) {
 	var said Hub
 	if len(text) > maxHubText || json.Unmarshal(text, &said) != nil || said.Name == "" {
 		return false
+	}
+	if said.Instance == 0 { // a command that asks, and has nothing of the log
+		return said.Asks
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -3,6 +3,7 @@
 package cluster
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"strings"
@@ -15,6 +16,7 @@ import (
 )
 
 func tellHubs(h *Hubs, now time.Time, hub Hub) bool {
+	hub.Instance = cmp.Or(hub.Instance, 1)
 	text, _ := json.Marshal(hub)
 	return h.Hear(text, now)
 }
@@ -46,6 +48,13 @@ func TestAHubThatIsAwayIsForgottenAfterADay(t *testing.T) {
 	tellHubs(&h, now, Hub{Name: "gone"})
 	require.Len(t, h.List(now.Add(ForgottenAfter)), 1)
 	require.Empty(t, h.List(now.Add(ForgottenAfter+time.Second)))
+}
+
+func TestACommandThatAsksIsNoHub(t *testing.T) {
+	var h Hubs
+	now := time.Now()
+	require.True(t, h.Hear([]byte(`{"name":"cloudhub cluster","asks":true}`), now))
+	require.Empty(t, h.List(now))
 }
 
 func TestTwoHubsOfOneNameAreToldFromOneThatWasStartedAgain(t *testing.T) {

@@ -211,6 +211,8 @@ func TestTheDataOfAClusterGoesIntoABackupAndIntoOneHubAndBack(t *testing.T) {
 	require.NoError(t, c.Crash(first.name))
 	c.awaitServing()
 	c.awaitSays(1, "hubs run: hub-1, hub-2. Stop all of them first", "cloudhub", "cluster", "export", "--config", first.config)
+	c.awaitSays(1, "hubs run: hub-1, hub-2. Stop all of them first", "cloudhub", restore...)
+	c.awaitServing()
 	c.stopAll()
 	c.awaitSays(0, "would be made anew", "cloudhub", append(restore, "--dry-run")...)
 	require.NoError(t, os.RemoveAll(filepath.Join(c.Dir, first.name, "log")), "that machine's disk is lost: what was revoked is in the log alone")
