@@ -153,7 +153,8 @@ accounts {
     users: [ { user: "{{hub}}", permissions: {
       publish: [
         "edgebus.log.{{stream}}", "edgebus.end.{{stream}}", "edgebus.at.{{stream}}", "$JS.API.DIRECT.GET.{{stream}}",
-        "$JS.API.STREAM.INFO.{{stream}}", "$JS.API.STREAM.CREATE.{{stream}}", "$JS.API.STREAM.UPDATE.{{stream}}", "$JS.API.STREAM.PURGE.{{stream}}"
+        "$JS.API.STREAM.INFO.{{stream}}", "$JS.API.STREAM.CREATE.{{stream}}", "$JS.API.STREAM.UPDATE.{{stream}}", "$JS.API.STREAM.PURGE.{{stream}}",
+        "$JS.API.STREAM.DELETE.{{stream}}" # cluster restore makes it anew
       ]
       subscribe: [ "edgebus.end.{{stream}}", "edgebus.at.{{stream}}", "_INBOX_{{stream}}.>" ]
     } } ]

@@ -162,7 +162,7 @@ func TestTheLogIsForHubsAloneOnServersWithTheSettingsThatTheHubWrote(t *testing.
 	answer, err := conn.Request("$JS.API.STREAM.INFO.edgebus", nil, 10*time.Second)
 	require.NoError(t, err)
 	require.Contains(t, string(answer.Data), `"edgebus.log.edgebus"`)
-	for _, subject := range []string{"$JS.API.STREAM.DELETE.edgebus", "$JS.API.STREAM.CREATE.other", "other"} {
+	for _, subject := range []string{"$JS.API.STREAM.MSG.DELETE.edgebus", "$JS.API.STREAM.DELETE.other", "$JS.API.STREAM.CREATE.other", "other"} {
 		_, err := conn.Request(subject, nil, 300*time.Millisecond)
 		require.Error(t, err, "a hub has no rights but those that it needs: %s", subject)
 		require.ErrorIs(t, conn.LastError(), nats.ErrPermissionViolation, subject)
@@ -185,7 +185,10 @@ func TestTheLogIsForHubsAloneOnServersWithTheSettingsThatTheHubWrote(t *testing.
 		}
 		return err
 	}))
+	file := filepath.Join(h.Dir, "secured.backup")
+	h.hub("cluster", "backup", "--config", h.config, file)
 	require.NoError(t, h.Crash("secured"))
+	h.hub("cluster", "restore", "--force", "--config", h.config, file) // with a hub's rights
 	require.NoError(t, h.Run(t.Context(), "secured", []string{"cloudhub", "--config", h.config}, "http://"+h.http+"/readyz"))
 	said, err = os.ReadFile(h.LogFile("secured"))
 	require.NoError(t, err)
