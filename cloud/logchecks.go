@@ -47,10 +47,10 @@ func (s *sharedLog) check(ctx context.Context) error {
 		}
 		inspected <- jetstream.InspectServers(ctx, s.options, s.client, s.cfg.Monitor)
 	}()
-	ahead, timed, err := s.engine.Check(ctx)
+	leader, ahead, err := s.engine.Check(ctx)
 	report := <-inspected
-	if timed {
-		report.Clocks["that leads the stream"] = ahead
+	if leader != "" {
+		report.Clocks[leader] = ahead // it is one server, whoever was asked for its time
 	}
 	if asks {
 		s.checking.Lock()

@@ -3,6 +3,7 @@
 package jetstream
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"crypto/tls"
@@ -144,19 +145,21 @@ const MinPayload = 600 << 10
 // Tell tells something to all who have this log open and listen, this one included. It may be lost.
 func (l *Log) Tell(text []byte) { _ = l.conn.Publish(l.o.readers(), text) }
 
-// Check asks whether the stream is as it must be, and by how much the clock of its leader is ahead of this host's. That it doesn't answer is no error.
-func (l *Log) Check(ctx context.Context) (ahead time.Duration, timed bool, err error) {
+// Check asks whether the stream is as it must be, and by how much the clock of its leader is ahead of this host's; without a leader that isn't known. That the
+// stream doesn't answer is no error.
+func (l *Log) Check(ctx context.Context) (leader string, ahead time.Duration, err error) {
 	began := time.Now()
 	i, err := l.info(ctx)
 	if isGone(err) {
-		return 0, false, l.gone()
+		return "", 0, l.gone()
 	}
 	if err != nil {
-		return 0, false, nil //nolint:nilerr // who can't ask can't append either
+		return "", 0, nil //nolint:nilerr // who can't ask can't append either
 	}
-	took := time.Since(began)
-	ahead, timed = i.Time.Sub(began.Add(took/2)), !i.Time.IsZero() && took < time.Second
-	return ahead, timed, l.judge(i)
+	if took := time.Since(began); !i.Time.IsZero() && took < time.Second {
+		leader, ahead = cmp.Or(i.Cluster.Leader, l.conn.ConnectedServerName()), i.Time.Sub(began.Add(took/2))
+	}
+	return leader, ahead, l.judge(i)
 }
 
 // judge says what is wrong with the stream, or with the server that this client is connected to.
