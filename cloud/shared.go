@@ -162,7 +162,7 @@ func (s *sharedLog) own(ctx context.Context, o Options, key sealed.Key, m metric
 	s.peers.start(ctx, s.member)
 	s.register(m)
 	jo := logOptions(o.Config.Data.Dir)
-	jo.Log, jo.Shared = s.log, s.member.Commit
+	jo.Log, jo.Shared, jo.Through = s.log, s.member.Commit, o.Through
 	jo.Committed = func(took time.Duration, commits int, err error) {
 		s.member.CheckStored(err)
 		committed(took, commits, err)
