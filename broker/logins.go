@@ -217,8 +217,8 @@ func (g *loginThrottle) tooMany(who, from loginDigest) bool {
 func (g *loginThrottle) remember(in map[loginDigest]time.Time, d loginDigest, lasts time.Duration) {
 	if _, known := in[d]; !known && len(in) >= maxRemembered {
 		maps.DeleteFunc(in, func(_ loginDigest, until time.Time) bool { return !g.now().Before(until) })
-		for old := range in { // any: who signs in next is remembered again
-			if len(in) < maxRemembered {
+		for old := range in { // any: who signs in next is remembered again. A tenth goes, so that not each one looks at all
+			if len(in) < maxRemembered/10*9 {
 				break
 			}
 			delete(in, old)
