@@ -30,11 +30,14 @@ type hubBlobs struct {
 	log     zerolog.Logger
 	content atomic.Pointer[blobs.Store]
 	needed  atomic.Pointer[func(context.Context, func(string)) error] // what the owner needs; nil: this hub stands by
+	asked   time.Time                                                 // when it was last asked what it needs, or looked itself what it lacks
 }
 
 const (
 	purposeBlobs = "blobs"
+	neededPath   = "needed"
 	blobsEvery   = 2 * time.Second // that a hub that stands by asks which there are
+	neededEvery  = time.Minute     // that the owner's specs are read for what it needs, if it lacks something
 	blobTime     = time.Minute     // to have a blob from another hub while somebody waits
 )
 
@@ -78,12 +81,17 @@ func (b *hubBlobs) run(ctx context.Context) {
 	tick := time.NewTicker(blobsEvery)
 	defer tick.Stop()
 	var others []string // whom the owner has asked
+	lacks := false
 	for {
 		var err error
 		if needed := b.needed.Load(); needed == nil {
-			err = b.follow(ctx)
-		} else if now := b.peers.Connected(); !slices.Equal(now, others) {
-			others, err = now, b.complete(ctx, *needed)
+			if owner := b.peers.owner(); owner != "" && owner != b.peers.name {
+				err = b.follow(ctx, owner)
+			}
+		} else if now := b.peers.Connected(); !slices.Equal(now, others) || lacks && time.Since(b.asked) > neededEvery {
+			others, b.asked = now, time.Now()
+			err = b.complete(ctx, *needed)
+			lacks = err != nil
 		}
 		if err != nil && ctx.Err() == nil && !errors.Is(err, peer.ErrRefused) {
 			b.log.Info().Err(err).Msg("blobs are not all copied yet; trying again")
@@ -101,6 +109,19 @@ func (b *hubBlobs) handler() http.Handler {
 	mux.HandleFunc("GET /", func(w http.ResponseWriter, _ *http.Request) {
 		_ = json.NewEncoder(w).Encode(b.content.Load().List())
 	})
+	mux.HandleFunc("GET /"+neededPath, func(w http.ResponseWriter, r *http.Request) {
+		needed := b.needed.Load()
+		if needed == nil {
+			http.Error(w, "this hub stands by", http.StatusServiceUnavailable)
+			return
+		}
+		all := map[string]bool{}
+		if err := (*needed)(r.Context(), func(digest string) { all[digest] = true }); err != nil {
+			http.Error(w, err.Error(), http.StatusServiceUnavailable)
+			return
+		}
+		_ = json.NewEncoder(w).Encode(all)
+	})
 	mux.HandleFunc("GET /{digest}", func(w http.ResponseWriter, r *http.Request) {
 		digest := r.PathValue("digest")
 		if _, has := b.content.Load().Has(digest); !has { // asking for it would have this hub ask the others
@@ -116,7 +137,13 @@ func (b *hubBlobs) handler() http.Handler {
 		_, _ = io.Copy(w, blob)
 	})
 	mux.HandleFunc("POST /{digest}", func(w http.ResponseWriter, r *http.Request) { // the owner has it, and waits until this hub has it as well
-		if err := b.fetch(r.Context(), b.peers.owner(), r.PathValue("digest")); err != nil {
+		digest, err := r.PathValue("digest"), error(nil)
+		if _, has := b.content.Load().Has(digest); has { // it was put once more, and is kept for as long from now on
+			_, _, err = b.content.Load().Receive(r.Context(), http.NoBody, digest)
+		} else {
+			err = b.fetch(r.Context(), b.peers.owner(), digest)
+		}
+		if err != nil {
 			http.Error(w, err.Error(), http.StatusServiceUnavailable)
 		}
 	})
@@ -124,18 +151,9 @@ func (b *hubBlobs) handler() http.Handler {
 }
 
 // follow takes what the owner has and this hub lacks, and gives up what the owner has given up long ago.
-func (b *hubBlobs) follow(ctx context.Context) error {
-	owner := b.peers.owner()
-	if owner == "" || owner == b.peers.name {
-		return nil
-	}
-	answer, err := b.do(ctx, http.MethodGet, owner, "")
-	if err != nil {
-		return err
-	}
+func (b *hubBlobs) follow(ctx context.Context, owner string) error {
 	var list []blobs.Info
-	err = json.NewDecoder(answer.Body).Decode(&list)
-	if err = errors.Join(err, answer.Body.Close()); err != nil {
+	if err := b.read(ctx, owner, "", &list); err != nil {
 		return err
 	}
 	there := make(map[string]bool, len(list))
@@ -144,12 +162,38 @@ func (b *hubBlobs) follow(ctx context.Context) error {
 		there[info.Digest] = true
 		errs = append(errs, b.fetch(ctx, owner, info.Digest))
 	}
+	var old []string
 	for _, own := range b.content.Load().List() {
-		if !there[own.Digest] && time.Since(own.LastPut) > b.limits.Age && b.needed.Load() == nil {
-			errs = append(errs, b.content.Load().Remove(ctx, own.Digest))
+		if !there[own.Digest] && time.Since(own.LastPut) > b.limits.Age {
+			old = append(old, own.Digest)
 		}
 	}
-	return errors.Join(errs...)
+	return errors.Join(append(errs, b.giveUp(ctx, owner, old))...)
+}
+
+// giveUp removes blobs that the owner hasn't, but those that it needs: it has lost them, and this hub may be the only one that has one.
+func (b *hubBlobs) giveUp(ctx context.Context, owner string, old []string) error {
+	if len(old) == 0 || time.Since(b.asked) < neededEvery {
+		return nil
+	}
+	b.asked = time.Now()
+	var needed map[string]bool
+	err := b.read(ctx, owner, neededPath, &needed)
+	for _, digest := range old {
+		if err == nil && !needed[digest] && b.needed.Load() == nil {
+			err = b.content.Load().Remove(ctx, digest)
+		}
+	}
+	return err
+}
+
+// read has a hub say something in JSON.
+func (b *hubBlobs) read(ctx context.Context, hub, path string, into any) error {
+	answer, err := b.do(ctx, http.MethodGet, hub, path)
+	if err != nil {
+		return err
+	}
+	return errors.Join(json.NewDecoder(answer.Body).Decode(into), answer.Body.Close())
 }
 
 // complete takes from any hub what the owner needs and lacks.
