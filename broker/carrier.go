@@ -224,7 +224,9 @@ func carryConn(client, stream net.Conn, writeTimeout time.Duration) {
 		err = half.CloseWrite()
 	}
 	if err == nil { // the client reads the end before it is closed, as at a broker
-		_ = client.SetReadDeadline(time.Now().Add(2 * lingerTime))
+		until := time.Now().Add(2 * lingerTime)
+		_ = client.SetReadDeadline(until)
+		_ = stream.SetWriteDeadline(until) // the broker may read no more
 		<-sent
 	}
 	_ = client.Close()

@@ -197,3 +197,25 @@ func TestACarrierEndsWhatItCantCarry(t *testing.T) {
 	require.Error(t, err)
 	require.Zero(t, c.Carried())
 }
+
+// The broker reads no more of a connection that it has ended: what is on its way there must not hold the connection.
+func TestACarriedClientThatSendsOnAfterTheBrokersEndIsClosed(t *testing.T) {
+	b := startBroker(t, nil)
+	c := startCarrier(t, b)
+	conn, err := net.Dial("tcp", c.Addrs()[0].String())
+	require.NoError(t, err)
+	defer conn.Close()
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		for packet := make([]byte, 64<<10); err == nil; { // no CONNECT
+			_, err = conn.Write(packet)
+		}
+	}()
+	select {
+	case <-ended:
+	case <-time.After(30 * time.Second):
+		require.Fail(t, "it was left open")
+	}
+	require.Eventually(t, func() bool { return c.Carried() == 0 }, 30*time.Second, time.Millisecond)
+}
