@@ -19,7 +19,7 @@ import (
 	"fmt"
 	"math/big"
 	"net"
-	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -106,12 +106,19 @@ func (a *Authority) sign(names []string, valid time.Duration) ([]byte, ed25519.P
 
 // Server makes the certificate of a server of the log and its key, in PEM. Names are DNS names and IP addresses by which hubs and the other servers reach it.
 func (a *Authority) Server(names []string, valid time.Duration) (cert, key []byte, err error) {
-	if len(names) == 0 || slices.Contains(names, HubName) {
-		return nil, nil, fmt.Errorf("a server needs a name that isn't %s, which is that of hubs", HubName)
+	if len(names) == 0 {
+		return nil, nil, errors.New("a server needs a name")
 	}
 	der, private, err := a.sign(names, valid)
 	if err != nil {
 		return nil, nil, err
+	}
+	leaf, err := x509.ParseCertificate(der)
+	if err != nil {
+		return nil, nil, err
+	}
+	if leaf.VerifyHostname(HubName) == nil {
+		return nil, nil, fmt.Errorf("%s: a server needs names that aren't %s, which is that of hubs", strings.Join(names, ", "), HubName)
 	}
 	secret, err := x509.MarshalPKCS8PrivateKey(private)
 	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: secret}), err
