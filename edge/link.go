@@ -189,9 +189,8 @@ func (h *hubLink) newClient(identifier string, set func(o *client.Options, self 
 
 // newSecondary makes a client beside the main one, at the same server. Its log has nothing while that is down.
 func (h *hubLink) newSecondary(purpose string, set func(o *client.Options, self **client.Client)) (*client.Client, error) {
-	return h.newClient("node/"+h.cfg.Node.Name+"/"+purpose, func(o *client.Options, self **client.Client) {
+	c, err := h.newClient("node/"+h.cfg.Node.Name+"/"+purpose, func(o *client.Options, self **client.Client) {
 		o.Log = h.status.logWhileUp(h.log).With().Str("connection", purpose).Logger()
-		o.Server = func() string { return h.mainServer(false) }
 		set(o, self)
 		connect := o.OnConnect
 		o.OnConnect = func(ctx context.Context, present bool) error {
@@ -201,6 +200,10 @@ func (h *hubLink) newSecondary(purpose string, set func(o *client.Options, self 
 			return connect(ctx, present)
 		}
 	})
+	if err == nil {
+		c.Choose(func() string { return h.mainServer(false) })
+	}
+	return c, err
 }
 
 // mainServer is the server of the main client: the one that it is connected to or, unless only that is asked for, that it tries; empty: none.

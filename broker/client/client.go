@@ -23,8 +23,9 @@ import (
 type Client struct {
 	opts      Options
 	servers   []server
-	at        int  // of servers: the one that is connected or tried
-	elsewhere bool // another one is to be tried next
+	choose    func() string // see Choose
+	at        int           // of servers: the one that is connected or tried
+	elsewhere bool          // another one is to be tried next
 	events    *eventQueue
 	sampled   zerolog.Logger // for what a flood of messages causes
 	slots     chan struct{}  // has a value for each publish without an outcome
@@ -67,6 +68,9 @@ func New(o Options) (*Client, error) {
 	return c, nil
 }
 
+// Choose has a function say which of Options.Servers is tried next, as Options have it; what is none of them leaves it to their turn. It is called before Run.
+func (c *Client) Choose(server func() string) { c.choose = server }
+
 // Run keeps the client connected until ctx ends. Then it sends DISCONNECT, so that the will is not published (but see PublishWillAtEnd), and returns
 // nil. It returns an error only after Options.Attempts failures. It is called once.
 func (c *Client) Run(ctx context.Context) error {
@@ -85,9 +89,9 @@ func (c *Client) Run(ctx context.Context) error {
 func (c *Client) keepConnected(ctx context.Context) error {
 	for first, failed := 0, 0; ctx.Err() == nil; {
 		at := (first + failed) % len(c.servers)
-		if c.opts.Server != nil {
-			if wanted := slices.Index(c.opts.Servers, c.opts.Server()); wanted >= 0 {
-				at = wanted
+		if c.choose != nil {
+			if chosen := slices.Index(c.opts.Servers, c.choose()); chosen >= 0 {
+				at = chosen
 			}
 		}
 		s := c.servers[at]

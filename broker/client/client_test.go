@@ -700,10 +700,16 @@ func TestTheServerThatIsAskedForIsTried(t *testing.T) {
 	var wanted atomic.Pointer[string]
 	ask := func(url string) { wanted.Store(&url) }
 	ask(second.url())
-	startClient(t, first, func(o *Options) {
-		o.Servers = []string{first.url(), second.url()}
-		o.Server = func() string { return *wanted.Load() }
-	})
+	c, err := New(Options{Servers: []string{first.url(), second.url()}, CleanStart: true, Backoff: Backoff{Min: time.Millisecond, Max: time.Millisecond}})
+	require.NoError(t, err)
+	c.Choose(func() string { return *wanted.Load() })
+	runs := make(chan error, 1)
+	ctx, end := context.WithCancel(t.Context())
+	go func() { runs <- c.Run(ctx) }()
+	defer func() {
+		end()
+		require.NoError(t, <-runs)
+	}()
 	for range 3 {
 		second.accept(packets.Connack{ReasonCode: packets.ConnackServerUnavailable})
 	}

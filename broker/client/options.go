@@ -35,9 +35,7 @@ type Options struct {
 	// Servers are tried in turn, the one that was connected last first, and with a longer wait after each round: mqtt://host[:1883], mqtts://host[:8883], ws://host[:80]/path, wss://host[:443]/path,
 	// unix:///path of a socket.
 	// A user name and password may stand in the URL.
-	Servers []string
-	// Server says which of Servers is tried next; nil, or what it says is none of them: as above.
-	Server   func() string
+	Servers  []string
 	ClientID string
 	User     string
 	Password string
