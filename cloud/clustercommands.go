@@ -46,7 +46,7 @@ type clusterCommand struct {
 	run        func(c *clusterCall) error
 }
 
-// clusterCommands are in the order in which they are needed. Those without a function are maintained by package backup.
+// clusterCommands are in the order in which they are needed.
 func clusterCommands() []clusterCommand {
 	return []clusterCommand{
 		{"certificates", "NAME...", certificatesAbout, clusterCertificates},
@@ -56,8 +56,7 @@ backup of it (cloudhub cluster backup FILE) as soon as it serves: /readyz is 200
 		{"import", "", `Makes the log with the data of a hub that ran on files, and is stopped: objects, sessions, retained messages and nodes, which need not join again. Go on then as
 after init. --dry-run says what there is.
 `, importHub},
-		{"join", "BACKUP", `Puts a backup of one of the hubs into an empty data directory, as restore does. Start the hub then, and delete the backup, which has all keys.
-`, nil},
+		{"join", "BACKUP", joinAbout, joinHub},
 		{"status", "", `Prints all hubs that are known, with what they lack, the servers of the log, what is wrong, and what to do. The hub of this machine is asked, and has to run;
 it may stand by. edgebus cluster status asks one over the network. The exit code is 0 if nothing is wrong, and 1 if something is.
 `, clusterStatus},
@@ -90,6 +89,8 @@ type clusterCall struct {
 	output         string
 	last           time.Duration
 	force, dryRun  bool
+	from           []string // hubs to join
+	key            string   // file of the key to join them by
 }
 
 // clusterMain runs the commands of cluster.
@@ -119,16 +120,8 @@ func clusterMain(args []string, stdout, stderr io.Writer) int {
 	c, args := all[i], args[1:]
 	if slices.ContainsFunc(args, isHelp) {
 		fmt.Fprintf(stdout, "%s\nUsage:\n  %s\n", c.about, c.usage())
-		if c.run != nil {
-			fmt.Fprintf(stdout, "\nFlags:\n%s  Settings of the hub can be given as flags, too: cloudhub --help.\n", c.newCall(stdout, stderr).flags.FlagUsages())
-		}
+		fmt.Fprintf(stdout, "\nFlags:\n%s  Settings of the hub can be given as flags, too: cloudhub --help.\n", c.newCall(stdout, stderr).flags.FlagUsages())
 		return 0
-	}
-	if c.name == "join" {
-		p := dataProgram()
-		p.NewLineages = func(dir string, _ uint32) error { return checkJoining(dir) }
-		code, _ := p.Main(append([]string{"restore"}, args...), stdout, stderr)
-		return code
 	}
 	return c.main(args, stdout, stderr)
 }
@@ -151,6 +144,11 @@ func (c clusterCommand) newCall(stdout, stderr io.Writer) *clusterCall {
 		if c.name == "restore" {
 			call.flags.BoolVar(&call.force, "force", false, "move aside what is in the data directory, and restore although nobody can say what was revoked")
 		}
+	case "join":
+		call.flags.StringSliceVar(&call.from, "from", nil, "hubs to join, such as hub-1,hub-2:8447: the backup is taken from one of them, as soon as one gives it")
+		call.flags.StringVar(&call.key, "key", "", "with --from: a copy of the hubs' cluster.key. Empty: the one in the data directory")
+		call.flags.BoolVar(&call.force, "force", false, "move aside what is in the data directory")
+		call.flags.BoolVar(&call.dryRun, "dry-run", false, "check the backup, and say what would be done")
 	case "backup":
 		call.flags.BoolVar(&call.force, "force", false, "replace FILE, and make the backup at this hub in any case")
 	case "certificates":
@@ -167,7 +165,11 @@ func (c clusterCommand) main(args []string, stdout, stderr io.Writer) int {
 	if err == nil {
 		err = call.flags.Parse(args)
 	}
-	if want := len(strings.Fields(c.args)); err == nil && call.flags.NArg() != want && (call.flags.NArg() == 0 || !strings.HasSuffix(c.args, "...")) {
+	want := len(strings.Fields(c.args))
+	if call.flags.Changed("from") {
+		want = 0
+	}
+	if err == nil && call.flags.NArg() != want && (call.flags.NArg() == 0 || !strings.HasSuffix(c.args, "...")) {
 		err = fmt.Errorf("it takes %d names: %s; see --help", want, c.usage())
 	}
 	if err == nil {

@@ -24,6 +24,7 @@
 //	clustercertificates.go  certificates and settings of the servers that have that log
 //	logchecks.go    what that log's servers and this host's clock must be like for that
 //	clustercommands.go  the commands of cluster
+//	clusterjoin.go      a hub that joins the others, with a backup or by cluster.key alone
 //	peers.go        how this hub reaches the others, and they it
 //	clusterdata.go      data from a cluster into another, into one hub, and out of a backup
 //	carried.go          MQTT connections that a hub which stands by takes for the one that serves

@@ -106,6 +106,7 @@ func openRecords(ctx context.Context, o Options, m metrics.Registry, committed f
 	go s.blobs.run(ctx)
 	s.keys = &hubKeys{peers: s.peers, client: s.peers.Client(purposeKeys), cfg: o.Config, log: o.Log}
 	go s.keys.run(ctx)
+	go s.peers.serveJoins(ctx, o.Config, o.Log)
 	if s.site, err = openSite(ctx, o, s.peers, s.standBy(m)); err != nil {
 		return nil, nil, errors.Join(err, s.close())
 	}

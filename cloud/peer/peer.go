@@ -398,12 +398,10 @@ func (h *Hubs) connect(ctx context.Context, to Owner) (*yamux.Session, error) {
 func (h *Hubs) dial(to Owner) (*yamux.Session, error) {
 	ctx, stop := context.WithTimeout(h.ctx, handshakeTime)
 	defer stop()
-	conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", to.Address)
-	if err != nil {
+	secure, hub, err := h.reach(ctx, to.Address)
+	if errors.As(err, new(unreachedError)) {
 		return nil, fmt.Errorf("%s can't be reached at the address that it tells (store.peer.advertise): %w", to.Name, err)
 	}
-	secure := tls.Client(conn, h.o.TLS)
-	hub, err := h.greet(secure)
 	if err != nil {
 		return nil, fmt.Errorf("%s at %s: %w", to.Name, to.Address, err)
 	}
@@ -418,6 +416,37 @@ func (h *Hubs) dial(to Owner) (*yamux.Session, error) {
 	h.add(to.Name, one)
 	go h.serve(to.Name, one)
 	return session, nil
+}
+
+// reach makes a connection to the hub at an address, which says its name.
+func (h *Hubs) reach(ctx context.Context, address string) (*tls.Conn, string, error) {
+	conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", address)
+	if err != nil {
+		return nil, "", unreachedError{err}
+	}
+	secure := tls.Client(conn, h.o.TLS)
+	hub, err := h.greet(secure)
+	return secure, hub, err
+}
+
+// DialAddress opens a stream to whichever hub is at an address, for who is to become one and has no log yet. Its connection ends with ctx.
+func DialAddress(ctx context.Context, o Options, address, purpose string) (net.Conn, error) {
+	h := &Hubs{o: o, sessions: map[string][]connection{}}
+	h.ctx, h.cancel = context.WithCancel(ctx)
+	dialing, stop := context.WithTimeout(h.ctx, handshakeTime)
+	defer stop()
+	secure, hub, err := h.reach(dialing, address)
+	if err != nil {
+		h.cancel()
+		return nil, err
+	}
+	session, err := yamux.Client(secure, h.muxConfig())
+	if err != nil {
+		h.cancel()
+		return nil, errors.Join(err, secure.Close())
+	}
+	go h.serve(hub, connection{session, true})
+	return open(ctx, session, hub, purpose)
 }
 
 // keepOwner keeps a connection to the owner, and ends those to one that isn't it any more: it may be paused, and what waits for it would wait as long.

@@ -104,7 +104,7 @@ func (c timeoutConn) Read(b []byte) (int, error) {
 // Snapshot returns a program's stores as they are at one moment: files that don't change until release is called.
 type Snapshot func() (stores []Source, release func(), err error)
 
-// Server serves backups of a running program to those who may read its data directory. It never listens on the network:
+// Server serves backups of a running program to those who may read its data directory. It never listens on the network (a hub gives one to others of its cluster):
 // a backup contains everything, also Secrets and their key.
 type Server struct {
 	program  Program

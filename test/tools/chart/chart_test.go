@@ -48,6 +48,21 @@ tolerations: [{key: edge, operator: Exists}]
 affinity: {nodeAffinity: {}}
 `
 
+// clusterValues are three hubs, with all that goes with them.
+const clusterValues = `
+cluster: {enabled: true}
+networkPolicy: {enabled: true}
+serviceMonitor: {enabled: true}
+image: {repository: registry.example/edgebus-hub}
+`
+
+// ownServersValues are three hubs whose log is on servers that there are.
+const ownServersValues = `
+cluster: {enabled: true, keySecret: mine, nats: {enabled: false}}
+settings: {store: {nats: {servers: [tls://n1.example.org:4222], monitor: [https://n1.example.org:8222]}}}
+affinity: {podAffinity: {}}
+`
+
 func runHelm(t *testing.T, args ...string) (string, error) {
 	t.Helper()
 	path, err := filepath.Abs("../../../.tools/helm")
@@ -103,39 +118,78 @@ func render(t *testing.T, values string) map[string]any {
 		if err = errors.Join(append(unknown, err)...); err != nil {
 			t.Errorf("%s: %v\n%s", head.Kind, err, text)
 		}
-		objects[head.Kind] = known
+		objects[partOf(head.Kind, known)] = known
 	}
 	return objects
 }
 
+// partOf is an object's kind, with what it is of if that isn't the hub.
+func partOf(kind string, object any) string {
+	for _, part := range []string{"-hubs", "-nats"} {
+		if strings.HasSuffix(object.(metav1.Object).GetName(), part) {
+			return kind + part
+		}
+	}
+	return kind
+}
+
 func TestTheChartMakesWhatTheAPITakes(t *testing.T) {
 	for values, kinds := range map[string][]string{
-		"":         {"Secret", "Service", "StatefulSet"},
-		fullValues: {"NetworkPolicy", "PodDisruptionBudget", "Secret", "Service", "ServiceMonitor", "StatefulSet"},
-		"existingSecret: mine\nnameOverride: broker\n": {"Service", "StatefulSet"},
+		"":         {"Secret", "Service", "Service-hubs", "StatefulSet"},
+		fullValues: {"NetworkPolicy", "PodDisruptionBudget", "Secret", "Service", "Service-hubs", "ServiceMonitor", "StatefulSet"},
+		"existingSecret: mine\nnameOverride: broker\n": {"Service", "Service-hubs", "StatefulSet"},
+		clusterValues:    {"NetworkPolicy", "NetworkPolicy-nats", "PodDisruptionBudget", "PodDisruptionBudget-nats", "Secret", "Service", "Service-hubs", "Service-nats", "ServiceMonitor", "StatefulSet", "StatefulSet-nats"},
+		ownServersValues: {"PodDisruptionBudget", "Secret", "Service", "Service-hubs", "StatefulSet"},
 	} {
 		objects := render(t, values)
 		if got := slices.Sorted(maps.Keys(objects)); !slices.Equal(got, kinds) {
 			t.Errorf("it makes %v, not %v", got, kinds)
 		}
-		set := objects["StatefulSet"].(*appsv1.StatefulSet)
-		pod, service := labels.Set(set.Spec.Template.Labels), objects["Service"].(*corev1.Service)
-		selectors := map[string]map[string]string{"Service": service.Spec.Selector, "StatefulSet": set.Spec.Selector.MatchLabels}
-		if budget, ok := objects["PodDisruptionBudget"].(*policyv1.PodDisruptionBudget); ok {
-			selectors["PodDisruptionBudget"] = budget.Spec.Selector.MatchLabels
-		}
-		if policy, ok := objects["NetworkPolicy"].(*networkingv1.NetworkPolicy); ok {
-			selectors["NetworkPolicy"] = policy.Spec.PodSelector.MatchLabels
-		}
-		for kind, selector := range selectors {
-			if len(selector) == 0 || !labels.SelectorFromSet(selector).Matches(pod) {
-				t.Errorf("the selector of the %s, %v, does not match the pod's labels, %v", kind, selector, pod)
-			}
+		service := objects["Service"].(*corev1.Service)
+		for _, part := range []string{"", "-hubs", "-nats"} {
+			checkSelectors(t, objects, part)
 		}
 		if monitor, ok := objects["ServiceMonitor"].(*monitoring.ServiceMonitor); ok && !labels.SelectorFromSet(monitor.Spec.Selector.MatchLabels).Matches(labels.Set(service.Labels)) {
 			t.Errorf("the selector of the ServiceMonitor does not match the Service")
 		}
-		checkPod(t, set, service)
+		checkPod(t, objects["StatefulSet"].(*appsv1.StatefulSet), service)
+		if nats, ok := objects["StatefulSet-nats"].(*appsv1.StatefulSet); ok {
+			checkPod(t, nats, objects["Service-nats"].(*corev1.Service))
+		}
+	}
+}
+
+// checkSelectors holds the selectors of what is of the hubs, or of the NATS servers, against their pods.
+func checkSelectors(t *testing.T, objects map[string]any, part string) {
+	t.Helper()
+	of := part
+	if part == "-hubs" {
+		of = ""
+	}
+	set, ok := objects["StatefulSet"+of].(*appsv1.StatefulSet)
+	if !ok {
+		return
+	}
+	selectors := map[string]map[string]string{"StatefulSet": set.Spec.Selector.MatchLabels}
+	if service, ok := objects["Service"+part].(*corev1.Service); ok {
+		selectors["Service"] = service.Spec.Selector
+	}
+	if budget, ok := objects["PodDisruptionBudget"+part].(*policyv1.PodDisruptionBudget); ok {
+		selectors["PodDisruptionBudget"] = budget.Spec.Selector.MatchLabels
+	}
+	if policy, ok := objects["NetworkPolicy"+part].(*networkingv1.NetworkPolicy); ok {
+		selectors["NetworkPolicy"] = policy.Spec.PodSelector.MatchLabels
+	}
+	if affinity := set.Spec.Template.Spec.Affinity; affinity != nil && affinity.PodAntiAffinity != nil {
+		selectors["anti-affinity"] = affinity.PodAntiAffinity.RequiredDuringSchedulingIgnoredDuringExecution[0].LabelSelector.MatchLabels
+	}
+	for kind, selector := range selectors {
+		for _, name := range []string{"StatefulSet", "StatefulSet-nats"} {
+			other, ok := objects[name].(*appsv1.StatefulSet)
+			if ok && labels.SelectorFromSet(selector).Matches(labels.Set(other.Spec.Template.Labels)) != (name == "StatefulSet"+of) || len(selector) == 0 {
+				t.Errorf("the selector of the %s%s, %v, matches other pods than those of the StatefulSet%s", kind, part, selector, of)
+			}
+		}
 	}
 }
 
@@ -143,7 +197,6 @@ func TestTheChartMakesWhatTheAPITakes(t *testing.T) {
 func checkPod(t *testing.T, set *appsv1.StatefulSet, service *corev1.Service) {
 	t.Helper()
 	spec := set.Spec.Template.Spec
-	hub := spec.Containers[0]
 	volumes, ports := map[string]bool{}, map[string]bool{}
 	for _, v := range spec.Volumes {
 		volumes[v.Name] = true
@@ -151,30 +204,37 @@ func checkPod(t *testing.T, set *appsv1.StatefulSet, service *corev1.Service) {
 	for _, v := range set.Spec.VolumeClaimTemplates {
 		volumes[v.Name] = true
 	}
-	for _, m := range hub.VolumeMounts {
-		if !volumes[m.Name] {
-			t.Errorf("there is no volume %s for %s", m.Name, m.MountPath)
+	for _, c := range append(spec.InitContainers, spec.Containers...) {
+		for _, m := range c.VolumeMounts {
+			if !volumes[m.Name] {
+				t.Errorf("there is no volume %s for %s", m.Name, m.MountPath)
+			}
 		}
-	}
-	for _, p := range hub.Ports {
-		ports[p.Name] = true
+		for _, p := range c.Ports {
+			ports[p.Name] = true
+		}
+		if !*c.SecurityContext.ReadOnlyRootFilesystem || *c.SecurityContext.AllowPrivilegeEscalation {
+			t.Errorf("the container %s may do more than it needs to: %+v", c.Name, c.SecurityContext)
+		}
 	}
 	for _, p := range service.Spec.Ports {
 		if !ports[p.TargetPort.String()] {
 			t.Errorf("the container has no port %s, which the Service names", p.TargetPort.String())
 		}
 	}
-	if !*spec.SecurityContext.RunAsNonRoot || !*hub.SecurityContext.ReadOnlyRootFilesystem || *hub.SecurityContext.AllowPrivilegeEscalation || *spec.AutomountServiceAccountToken {
-		t.Errorf("the pod may do more than it needs to: %+v %+v", spec.SecurityContext, hub.SecurityContext)
+	if !*spec.SecurityContext.RunAsNonRoot || *spec.AutomountServiceAccountToken {
+		t.Errorf("the pod may do more than it needs to: %+v", spec.SecurityContext)
 	}
 }
 
 func TestTheHubTakesTheSettingsOfTheChart(t *testing.T) {
-	for values, want := range map[string]string{"": "plant-edgebus-hub.bus.svc", fullValues: "hub.example.org"} {
+	for values, want := range map[string]string{
+		"": "plant-edgebus-hub.bus.svc", fullValues: "hub.example.org", clusterValues: "tls://plant-edgebus-hub-nats-2.plant-edgebus-hub-nats:4222", ownServersValues: "tls://n1.example.org:4222",
+	} {
 		secret := render(t, values)["Secret"].(*corev1.Secret)
 		settings := secret.StringData["hub.yaml"]
 		if !strings.Contains(settings, want) {
-			t.Errorf("the settings don't have the address %s:\n%s", want, settings)
+			t.Errorf("the settings don't have %s:\n%s", want, settings)
 		}
 		cmd := exec.Command("go", "run", "./cloud/cmd/cloudhub", "--config", writeValues(t, settings), "--check-config")
 		cmd.Dir = "../../.."
@@ -187,16 +247,39 @@ func TestTheHubTakesTheSettingsOfTheChart(t *testing.T) {
 
 func TestTheSchemaRefusesWhatTheChartCantUse(t *testing.T) {
 	for values, field := range map[string]string{
-		"service: {type: Balancer}":                "service",
-		"service: {mqttPort: 70000}":               "mqttPort",
-		"persistence: {size: much}":                "size",
-		"replicas: 3":                              "replicas",
-		"podDisruptionBudget: {maxUnavailable: 2}": "maxUnavailable",
-		"address: hub.example.org":                 "address",
+		"service: {type: Balancer}":                        "service",
+		"service: {mqttPort: 70000}":                       "mqttPort",
+		"persistence: {size: much}":                        "size",
+		"replicas: 3":                                      "replicas",
+		"podDisruptionBudget: {maxUnavailable: 2}":         "maxUnavailable",
+		"address: hub.example.org":                         "address",
+		"cluster: {enabled: true, replicas: 5}":            "replicas",
+		"cluster: {enabled: true, nats: {enabled: false}}": "settings.store.nats.servers",
 	} {
 		out, err := runHelm(t, "template", "plant", chartDir, "--values", writeValues(t, values))
 		if err == nil || !strings.Contains(out, field) {
 			t.Errorf("%s: %v: %s", values, err, out)
 		}
+	}
+}
+
+// What three hubs are made of is written down, so that a change of it is seen.
+func TestTheChartMakesThreeHubsAsItIsWrittenDown(t *testing.T) {
+	const golden = "testdata/cluster.yaml"
+	out, err := runHelm(t, "template", "plant", chartDir, "--namespace", "bus", "--values", writeValues(t, clusterValues))
+	if err != nil {
+		t.Fatalf("helm template: %v\n%s", err, out)
+	}
+	if os.Getenv("GOLDEN") == "write" {
+		if err := os.WriteFile(golden, []byte(out), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(golden)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if out != string(want) {
+		t.Errorf("the chart makes something else than %s has; if that is right: GOLDEN=write go test .\n%s", golden, out)
 	}
 }

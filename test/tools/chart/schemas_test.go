@@ -70,7 +70,7 @@ func TestKubeconformTakesTheChart(t *testing.T) {
 		out, err := cmd.CombinedOutput()
 		return string(out), err
 	}
-	for _, values := range []string{"", fullValues} {
+	for _, values := range []string{"", fullValues, clusterValues} {
 		objects, err := runHelm(t, "template", "plant", chartDir, "--namespace", "bus", "--values", writeValues(t, values))
 		if err != nil {
 			t.Fatalf("helm template: %v\n%s", err, objects)
