@@ -79,7 +79,7 @@ func measureObjects(b benchRun) error {
 
 const objectsWhy = `
 The hub's work beyond the store: at its start it decodes each Device and computes its node's keys before it accepts connections,
-because a node that connects earlier would take a part of its keys for all of them. The keys are put together on one processor, so
+because a node that connects earlier would take a part of its keys for all of them. Only the decoding runs on all processors, so
 this aim is the first to be missed on slow or busy ones. The first list derives all statuses, which stay in memory. For another one the
 hub copies bytes (see CPU); most of the time is the client's, which reads them. A patch is written once, the Device with its
 status, and its value is sent to the node. With this many writers the limit is the processors, not
