@@ -218,9 +218,9 @@ func (ds *devices) derive(b *batch) {
 			}
 		}
 	}
-	prepareInOrder(ds.changedDevices(b), ds.prepare, func(c changedDevice, r preparedDevice) {
+	prepareInOrder(ds.changedDevices(b), changedDevice.read, func(c changedDevice, r decodedDevice) {
 		if ds.storeDecoded(c, r) {
-			ds.project(b, ds.byName[c.name], r)
+			ds.project(b, ds.byName[c.name], r.device)
 		}
 	})
 	maps.Copy(ds.unlisted, b.changedMembers)
@@ -254,7 +254,7 @@ func (ds *devices) changedDevices(b *batch) []changedDevice {
 	list := make([]changedDevice, 0, len(b.devices))
 	for name, o := range b.devices {
 		d := ds.byName[name]
-		c := changedDevice{name: name, namespace: d.model.namespace, raw: d.data}
+		c := changedDevice{name: name, raw: d.data}
 		if o != nil {
 			c.raw = o.Data
 		}
@@ -268,7 +268,7 @@ func (ds *devices) changedDevices(b *batch) []changedDevice {
 }
 
 // storeDecoded stores a decoded Device, and reports whether it could be decoded.
-func (ds *devices) storeDecoded(c changedDevice, r preparedDevice) bool {
+func (ds *devices) storeDecoded(c changedDevice, r decodedDevice) bool {
 	d := ds.byName[c.name]
 	if r.err != nil {
 		ds.opts.Log.Error().Err(r.err).Str("device", c.name).Msg("the stored Device can't be read")
@@ -287,18 +287,18 @@ func (ds *devices) storeDecoded(c changedDevice, r preparedDevice) bool {
 	return true
 }
 
-// target is the node whose map a Device of the model belongs into; empty: none's.
-func (m *model) target(whole resource.Device) string {
-	if m == nil || whole.Metadata.DeletionTimestamp != nil {
+// target is the node whose map a Device belongs into; empty: none's.
+func (ds *devices) target(d *device, whole resource.Device) string {
+	if ds.models[d.model] == nil || whole.Metadata.DeletionTimestamp != nil {
 		return ""
 	}
 	return whole.Spec.NodeName
 }
 
 // project writes a Device into its node's map. A Device without its model is not written: no mapper could use it.
-func (ds *devices) project(b *batch, d *device, p preparedDevice) {
-	name, m, whole := d.name, ds.models[d.model], p.device
-	target := m.target(whole)
+func (ds *devices) project(b *batch, d *device, whole resource.Device) {
+	name, m := d.name, ds.models[d.model]
+	target := ds.target(d, whole)
 	if d.node != target {
 		ds.recordBound(b, d, whole.Metadata, target, m != nil)
 		ds.unbind(b, d)
@@ -326,10 +326,10 @@ func (ds *devices) project(b *batch, d *device, p preparedDevice) {
 		b.changedMembers[n] = true
 		n.showReported(b, name)
 	}
-	if p.unbundled == nil {
-		n.putDocument(b, "devices/"+name, p.bundle, m.tail) // all Devices of the model share its text
+	if doc, err := m.bundle(whole); err == nil {
+		n.putDocument(b, "devices/"+name, doc, m.tail) // all Devices of the model share its text
 	} else {
-		ds.opts.Log.Error().Err(p.unbundled).Str("node", n.name).Str("device", name).Msg("a Device can't be written for its node")
+		ds.opts.Log.Error().Err(err).Str("node", n.name).Str("device", name).Msg("a Device can't be written for its node")
 	}
 	n.projectDesired(b, d, whole, m)
 }
@@ -368,31 +368,23 @@ func (m *model) bundle(d resource.Device) ([]byte, error) {
 
 // changedDevice is a Device that is going to be projected.
 type changedDevice struct {
-	name      string
-	namespace string // and its model's
-	raw       []byte
-	accepted  *acceptedDevice // it needs no decoding; or nil
+	name     string
+	raw      []byte
+	accepted *acceptedDevice // it needs no decoding; or nil
 }
 
-// preparedDevice is the decoded Device and the document that its node gets, or the errors.
-type preparedDevice struct {
-	device    resource.Device
-	err       error
-	bundle    []byte // nil: it is for no node
-	unbundled error
+// decodedDevice is the decoded Device, or the error.
+type decodedDevice struct {
+	device resource.Device
+	err    error
 }
 
-// prepare is called by several goroutines, while no model changes.
-func (ds *devices) prepare(c changedDevice) (p preparedDevice) {
+func (c changedDevice) read() (r decodedDevice) {
 	if c.accepted != nil {
-		p.device = c.accepted.device
-	} else if p.err = json.Unmarshal(c.raw, &p.device); p.err != nil {
-		return p
+		return decodedDevice{device: c.accepted.device}
 	}
-	if m := ds.models[modelKey{c.namespace, p.device.Spec.DeviceModelRef.Name}]; m.target(p.device) != "" {
-		p.bundle, p.unbundled = m.bundle(p.device)
-	}
-	return p
+	r.err = json.Unmarshal(c.raw, &r.device)
+	return r
 }
 
 // chunkSize is the number of items that one goroutine prepares. Up to that many items are prepared without another goroutine.

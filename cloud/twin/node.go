@@ -256,10 +256,8 @@ func (n *node) putDesired(b *batch, d *device, whole resource.Device, property s
 		Key:   desiredKey(d.name, property),
 		Value: []byte(whole.Spec.Desired[property]), Ver: max(m.Ver, 1), TS: m.TS, Origin: m.Origin,
 	}
-	if text, is := whole.Spec.DesiredUntil[property]; is { // few have one, and an error costs more than all else here
-		if until, err := resource.ParseTime(text); err == nil {
-			e.Meta.Until = until.UnixMilli()
-		}
+	if until, err := resource.ParseTime(whole.Spec.DesiredUntil[property]); err == nil {
+		e.Meta.Until = until.UnixMilli()
 	}
 	e, changed, err := n.down.Put(e)
 	if err != nil {

@@ -4,13 +4,9 @@ package twin
 
 import (
 	"context"
-	"errors"
 	"maps"
-	"runtime"
 	"slices"
 	"time"
-
-	"golang.org/x/sync/errgroup"
 
 	"github.com/edgebus/edgebus/broker/tree"
 	"github.com/edgebus/edgebus/cloud/store"
@@ -49,22 +45,17 @@ func (ns *nodes) get(name string) *node {
 
 // load reads what the nodes had reported when the hub stopped.
 func (ns *nodes) load(ctx context.Context) error {
-	var restored errgroup.Group
-	restored.SetLimit(runtime.GOMAXPROCS(0))
 	for r, err := range ns.opts.Replicas.All(ctx) {
 		if err != nil {
-			return errors.Join(err, restored.Wait())
-		}
-		n := ns.get(r.Node)
-		restored.Go(func() error {
-			up, err := restoreReplica(r, ns.opts.Quota)
-			if err == nil {
-				n.up = up
-			}
 			return err
-		})
+		}
+		up, err := restoreReplica(r, ns.opts.Quota)
+		if err != nil {
+			return err
+		}
+		ns.get(r.Node).up = up
 	}
-	return restored.Wait()
+	return nil
 }
 
 func (ns *nodes) reload(ctx context.Context, name string) (*link.Replica, error) {

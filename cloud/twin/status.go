@@ -223,7 +223,7 @@ func (sw *statusWriter) deriveFirst(ctx context.Context, name string) {
 // Device is another than the maps have. Conditions that change have changed now; zero: when the node last reported.
 func (sw *statusWriter) followReports(d *device, whole *resource.Device, before []byte, now time.Time) bool {
 	sw.host.RLock()
-	if sw.devices.byName[d.name] != d || d.model.name != whole.Spec.DeviceModelRef.Name || d.node != sw.devices.models[d.model].target(*whole) {
+	if sw.devices.byName[d.name] != d || d.model.name != whole.Spec.DeviceModelRef.Name || d.node != sw.devices.target(d, *whole) {
 		sw.host.RUnlock()
 		return false
 	}
