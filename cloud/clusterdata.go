@@ -213,6 +213,9 @@ func restoreHub(c *clusterCall) error {
 		}
 		return exitCode(code)
 	}
+	if err := os.Remove(filepath.Join(c.cfg.Data.Dir, drainedFile)); err != nil && !errors.Is(err, fs.ErrNotExist) { // it is the one that serves
+		return err
+	}
 	return c.makeLog(ctx, log, true)
 }
 
@@ -238,9 +241,19 @@ func (c *clusterCall) restoreData(ctx context.Context, dir string, stamp uint32,
 	if err := fork(dir, stamp, nil); err != nil {
 		return err
 	}
-	if latest == "" || err != nil {
+	if latest == "" {
 		return nil
 	}
+	carryErr := carryRevocations(ctx, latest, dir)
+	if carryErr != nil && c.force {
+		log.Warn().Err(carryErr).Msg("what this hub had of the log can't be read either")
+		return nil
+	}
+	return carryErr
+}
+
+// carryRevocations has restored data, in dir, know what was revoked by a later copy of its log.
+func carryRevocations(ctx context.Context, latest, dir string) error {
 	o := logOptions("")
 	o.Dir, o.ReadOnly = latest, true
 	records, err := journal.Open(o)
@@ -251,30 +264,51 @@ func (c *clusterCall) restoreData(ctx context.Context, dir string, stamp uint32,
 	if err != nil {
 		return errors.Join(err, records.Close())
 	}
-	return errors.Join(enroll.CarryRevocations(ctx, st, dir), st.Close(), records.Close())
+	same := false
+	err = withStore(dir, func(own *disk.Store, _ *journal.Journal) error {
+		same = own.Identity() == st.Identity()
+		return nil
+	})
+	if err == nil && same { // else the directory was another hub's
+		err = enroll.CarryRevocations(ctx, st, dir)
+	}
+	return errors.Join(err, st.Close(), records.Close())
 }
 
-// latestLog is a copy of the log that is replaced, with all that is in it: of this hub's data before, or else of the backup. It is empty if there is no log.
+// latestLog is a copy of the log that is replaced, with all that is in it: of this hub's data before, or else of the backup. If the log can't be read, or is gone, it
+// is what this hub had of it; it is empty if there is neither.
 func (c *clusterCall) latestLog(ctx context.Context, dir string, log zerolog.Logger) (latest string, err error) {
+	before := filepath.Dir(dir)
 	idle, err := openIdle(ctx, c.cfg, dir, log)
-	if errors.Is(err, jetstream.ErrNoStream) {
-		return "", nil
+	if err == nil {
+		defer idle.engine.Close()
+		for _, from := range []string{before, dir} {
+			if latest, err = copyLog(from, dir); err == nil {
+				_, err = idle.catchUp(ctx, latest)
+			}
+			if err == nil {
+				return latest, nil
+			}
+			_ = os.RemoveAll(latest)
+		}
 	}
-	if err != nil {
+	if errors.Is(err, jetstream.ErrNoStream) {
+		err = nil
+	}
+	latest, copyErr := copyLog(before, dir)
+	if errors.Is(copyErr, fs.ErrNotExist) {
 		return "", err
 	}
-	defer idle.engine.Close()
-	for _, from := range []string{filepath.Dir(dir), dir} {
-		if latest, err = os.MkdirTemp(dir, "log-*.new"); err != nil {
-			return "", err
-		}
-		if err = os.CopyFS(latest, os.DirFS(filepath.Join(from, LogDir))); err == nil {
-			_, err = idle.catchUp(ctx, latest)
-		}
-		if err == nil {
-			return latest, nil
-		}
-		_ = os.RemoveAll(latest)
+	return latest, errors.Join(err, copyErr)
+}
+
+// copyLog copies the log of a data directory into another directory.
+func copyLog(from, into string) (copied string, err error) {
+	if copied, err = os.MkdirTemp(into, "log-*.new"); err != nil {
+		return "", err
 	}
-	return "", err
+	if err = os.CopyFS(copied, os.DirFS(filepath.Join(from, LogDir))); err != nil {
+		return "", errors.Join(err, os.RemoveAll(copied))
+	}
+	return copied, nil
 }
