@@ -129,7 +129,7 @@ func (s *sharedLog) judge(r jetstream.Report) error {
 	if !r.Expires.IsZero() {
 		s.expires = r.Expires
 	}
-	warnings, wrong := slices.Clone(r.Unknown), r.Wrong
+	warnings, wrong := slices.Clone(r.Notes), r.Wrong
 	if isTrial(s.cfg) {
 		warnings = append(warnings, r.Weak...)
 	} else {

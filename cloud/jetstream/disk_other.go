@@ -4,4 +4,4 @@
 
 package jetstream
 
-func freeBytes(string) (free uint64, known bool) { return 0, false }
+func diskBytes(string) (free, size uint64, known bool) { return 0, 0, false }

@@ -32,8 +32,8 @@ const MinVersion = "2.15"
 type Report struct {
 	Wrong []string // why nothing may be kept on them, with what to do
 	Weak  []string // likewise, but for who tries it out on one machine
-	// Unknown are servers that could not be asked for a reason that somebody has to mend. They are not refused: two of three are enough.
-	Unknown []string
+	// Notes are for who looks after the servers, and no reason not to serve: one that can't be asked, or whose disk has less room than it had.
+	Notes []string
 	// Clocks are by how much the servers' are ahead of this host's, by name.
 	Clocks map[string]time.Duration
 	// Expires is when the first of their certificates ends; zero: none was shown.
@@ -63,6 +63,9 @@ func InspectServers(ctx context.Context, o Options, client *http.Client, monitor
 	}
 	work.Wait()
 	said = slices.DeleteFunc(said, func(v *serverState) bool { return v == nil })
+	if len(said) == 0 && len(monitors) > 0 {
+		r.Notes = append(r.Notes, fmt.Sprintf("no server answers at %s, and whether they sync what they acknowledge isn't known: look at store.nats.monitor", strings.Join(monitors, ", ")))
+	}
 	r.Clocks = make(map[string]time.Duration)
 	for _, v := range said {
 		v.judge(&r)
@@ -137,7 +140,7 @@ func askServer(ctx context.Context, client *http.Client, address string) *server
 
 func (v *serverState) judge(r *Report) {
 	if v.broken != nil {
-		r.Unknown = append(r.Unknown, fmt.Sprintf("the server at %s can't be asked how it is: %v", v.address, v.broken))
+		r.Notes = append(r.Notes, fmt.Sprintf("the server at %s can't be asked how it is: %v", v.address, v.broken))
 		return
 	}
 	say := func(list *[]string, format string, args ...any) {
@@ -163,9 +166,14 @@ func (v *serverState) judge(r *Report) {
 	if !c.SyncAlways {
 		say(&r.Wrong, "acknowledges what isn't on its disk: set sync_interval: always in its jetstream settings, and start it again")
 	}
-	if free, known := freeBytes(c.Dir); known && isThisHost(v.remote) && c.MaxStorage > free+v.JetStream.Stats.Storage {
-		say(&r.Weak, "may store %d MB, and its disk has room for %d: leave max_file_store out of its jetstream settings, and it takes three quarters of what is free; or set it below that, and start it again",
-			c.MaxStorage>>20, (free+v.JetStream.Stats.Storage)>>20)
+	if free, size, known := diskBytes(c.Dir); known && isThisHost(v.remote) {
+		room, list := free+v.JetStream.Stats.Storage, &r.Notes
+		if c.MaxStorage > size { // else it may have had room when it was started, and what took that is no reason to be without a hub
+			list = &r.Weak
+		}
+		if c.MaxStorage > room {
+			say(list, "may store %d MB, and its disk has room for less: leave max_file_store out of its jetstream settings, and it takes three quarters of what is free; or set it below that, and start it again", c.MaxStorage>>20)
+		}
 	}
 }
 
