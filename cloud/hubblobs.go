@@ -134,7 +134,9 @@ func (b *hubBlobs) handler() http.Handler {
 			return
 		}
 		defer blob.Close()
-		_, _ = io.Copy(w, blob)
+		if r.Method != http.MethodHead {
+			_, _ = io.Copy(w, blob)
+		}
 	})
 	mux.HandleFunc("POST /{digest}", func(w http.ResponseWriter, r *http.Request) { // the owner has it, and waits until this hub has it as well
 		digest, err := r.PathValue("digest"), error(nil)
@@ -214,12 +216,23 @@ func (b *hubBlobs) complete(ctx context.Context, needed func(context.Context, fu
 func (b *hubBlobs) fetchMissing(digest string) error {
 	ctx, stop := context.WithTimeout(context.Background(), blobTime)
 	defer stop()
+	if !b.isElsewhere(ctx, digest) { // anybody may ask for any: all specs are read for those that there are
+		return fmt.Errorf("%s: no other hub has it", digest)
+	}
 	is := false
 	err := (*b.needed.Load())(ctx, func(needed string) { is = is || needed == digest })
 	if err != nil || !is {
 		return errors.Join(err, fmt.Errorf("nothing refers to %s", digest))
 	}
 	return b.fetchAny(ctx, digest)
+}
+
+// isElsewhere reports whether another hub that is there has a blob.
+func (b *hubBlobs) isElsewhere(ctx context.Context, digest string) bool {
+	return slices.ContainsFunc(b.peers.Connected(), func(hub string) bool {
+		answer, err := b.do(ctx, http.MethodHead, hub, digest)
+		return err == nil && answer.Body.Close() == nil
+	})
 }
 
 func (b *hubBlobs) fetchAny(ctx context.Context, digest string) error {

@@ -15,7 +15,10 @@ import (
 	"github.com/rs/zerolog"
 	"github.com/stretchr/testify/require"
 
+	"github.com/edgebus/edgebus/broker/sealed"
 	"github.com/edgebus/edgebus/cloud/blobs"
+	"github.com/edgebus/edgebus/cloud/clusterca"
+	"github.com/edgebus/edgebus/cloud/peer"
 	"github.com/edgebus/edgebus/configs"
 	"github.com/edgebus/edgebus/topics/resource"
 )
@@ -80,4 +83,19 @@ func TestABlobThatIsPutOnceMoreIsKeptAsLongOnAllHubs(t *testing.T) {
 	require.NoError(t, standby.content.Load().Collect(t.Context()))
 	_, has := standby.content.Load().Has(digests[0])
 	require.True(t, has)
+}
+
+func TestABlobThatNoHubHasCostsNoSearchOfAllSpecs(t *testing.T) {
+	authority, err := clusterca.New(sealed.NewKey())
+	require.NoError(t, err)
+	hubs, err := peer.Listen(peer.Options{Listen: "127.0.0.1:0", TLS: authority.Config(), Log: zerolog.Nop()})
+	require.NoError(t, err)
+	defer hubs.Close()
+	owner, digests := startHubBlobs(t, nil, "x")
+	owner.peers.Hubs = hubs
+	searched := false
+	needs := func(context.Context, func(string)) error { searched = true; return nil }
+	owner.needed.Store(&needs)
+	require.ErrorContains(t, owner.fetchMissing(digests[0]), "no other hub has it")
+	require.False(t, searched)
 }
