@@ -458,6 +458,7 @@ func TestARetainedMessageIsShownWhenItIsStored(t *testing.T) {
 	sub := openClient(t, b, "sub")
 	sub.sub("a/+", 0)
 	sub.nothing()
+	sub.sub("a/+", 0, subFlags(func(s *packets.Subscription) { s.RetainHandling = 1 })) // as after a lost connection: it has none of them yet
 	sub.sub("b", 0)
 	require.Equal(t, "there", string(sub.expect(packets.Publish).Payload))
 	require.NoError(t, <-set("c", "x"))

@@ -106,6 +106,9 @@ func (r *subscribeRequest) subscribeTo(f packets.Subscription) (s, old *subscrip
 		}
 	}
 	s.save(c.b.store, old)
+	if s.replayOf = s; old != nil && !s.wantsRetained(true) {
+		s.replayOf = old.replayOf
+	}
 	if s.wantsRetained(old != nil) { // before the first message of the subscription
 		cl.sess.OweRetained(s.filter, s.marker, s.delivery())
 	}
@@ -209,19 +212,22 @@ func (r *subscribeRequest) pullRetained() {
 const longestReplayPause = 100 * time.Millisecond
 
 // startReplay starts sending the subscription's retained messages, when those are stored that were being stored when it was made: what isn't yet may never be,
-// and nobody may see it. A subscription that was replaced meanwhile has ended.
+// and nobody may see it. It ends with the subscription, and when that is replaced by one that is sent all of them again.
 func (s *subscription) startReplay(b *Broker, pending []pendingWrite, pause time.Duration) {
-	pending = b.retained.writes.left(pending)
-	b.retained.locks.pass() // what failed is replaced by what is stored
+	if pending = b.retained.writes.left(pending); len(pending) == 0 {
+		b.retained.locks.pass() // what failed is replaced by what is stored
+	}
 	cl := s.client
 	cl.mu.Lock()
 	defer cl.mu.Unlock()
+	now := cl.subs[s.filter]
 	switch {
-	case cl.subs[s.filter] != s:
+	case now == nil || now.replayOf != s:
 	case len(pending) > 0:
 		time.AfterFunc(pause, func() { s.startReplay(b, pending, min(2*pause, longestReplayPause)) })
 	default:
-		cl.sess.StartReplay(s.filter, b.retainedReader(s, ""))
+		cl.sess.StartReplay(s.filter, b.retainedReader(now, ""))
+		now.replayOf = nil
 	}
 }
 
@@ -308,7 +314,8 @@ type subscription struct {
 	noLocal           bool
 	retainAsPublished bool
 	retainHandling    byte
-	record, marker    uint64 // of a durable session
+	record, marker    uint64        // of a durable session
+	replayOf          *subscription // whose retained messages are still to be started: its own, or those of one that it replaced without being sent them again
 }
 
 // subscriptionIndex finds the subscriptions that match a topic. Its own trie, not the protocol
