@@ -70,6 +70,7 @@ const (
 	joinEvery   = time.Second
 	joinTime    = 10 * time.Second // for a hub to begin its answer
 	backupPath  = "/backup"        // at the socket of a hub
+	takenFile   = "join-*.part"    // which is no data of the directory
 )
 
 // joinFrom joins hubs that run, as soon as one of them gives a backup.
@@ -79,6 +80,13 @@ func (c *clusterCall) joinFrom(ctx context.Context) error {
 	}
 	dir, said := c.cfg.Data.Dir, ""
 	key, err := c.joinKey()
+	if err != nil {
+		return err
+	}
+	left, err := filepath.Glob(filepath.Join(dir, takenFile)) // by one that was killed: it has all keys
+	for _, file := range left {
+		err = errors.Join(err, os.Remove(file))
+	}
 	if err != nil {
 		return err
 	}
@@ -200,7 +208,7 @@ func takeBackupAt(ctx context.Context, dir string, o peer.Options, address strin
 		text, _ := io.ReadAll(io.LimitReader(answer.Body, 4096))
 		return "", fmt.Errorf("%s: %s", address, bytes.TrimSpace(text))
 	}
-	out, err := os.CreateTemp(dir, "join-*.part") // no data, should it stay there
+	out, err := os.CreateTemp(dir, takenFile)
 	if err != nil {
 		return "", err
 	}

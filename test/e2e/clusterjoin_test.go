@@ -147,8 +147,11 @@ func TestHubsWithTheKeyAloneJoinByThemselves(t *testing.T) {
 
 	require.NoError(t, c.Crash(first.name)) // and its disk is gone
 	require.NoError(t, os.RemoveAll(filepath.Join(c.Dir, first.name)))
-	again := c.join(first, c.key)
-	again.awaitEnd()
+	half := filepath.Join(c.Dir, first.name, "join-1.part")
+	require.NoError(t, os.Mkdir(filepath.Dir(half), 0o700))
+	require.NoError(t, os.WriteFile(half, nil, 0o600))
+	c.join(first, c.key).awaitEnd()
+	require.NoFileExists(t, half) // of an attempt that was killed
 	c.start(first)
 	require.NotEqual(t, first, c.awaitServing())
 	c.awaitSays(0, `hub-1 .*standby`, "cloudhub", "cluster", "status", "--config", first.config)
