@@ -82,6 +82,8 @@ func TestHubsOnHostsOfTheirOwnAreBroken(t *testing.T) {
 	}
 	require.Greater(t, c.load.operations, 10*r.done, "operations of registers")
 	require.Greater(t, len(c.load.mail.acked), 10*r.done)
+	require.Greater(t, c.load.watches.count, r.done, "objects that watches are to tell of")
+	require.Greater(t, 2*len(c.load.mail.wills), r.done, "wills")
 }
 
 const mixTime = 3 * time.Minute
