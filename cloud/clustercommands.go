@@ -311,6 +311,11 @@ func (c *clusterCall) makeLog(ctx context.Context, log zerolog.Logger, anew bool
 	if _, is, err := journal.CopyIn(records).Origin(); is || err != nil {
 		return errors.Join(err, fmt.Errorf("%s is of a cluster already", cfg.Data.Dir))
 	}
+	if records.Stats().Records == 0 { // else it stays of the version that it is of
+		if err := raiseRecords(records); err != nil {
+			return err
+		}
+	}
 	key, err := clusterKey(cfg.Data.Dir)
 	if err != nil {
 		return err

@@ -117,7 +117,7 @@ func (t *hubTeller) awaitOthers(ctx context.Context) {
 
 // self is what this hub tells of itself.
 func (s *sharedLog) self() cluster.Hub {
-	h := cluster.Hub{Name: s.name, Instance: s.instance, Version: s.version, Clock: time.Now()}
+	h := cluster.Hub{Name: s.name, Instance: s.instance, Version: s.version, Records: cluster.RecordsVersion, Clock: time.Now()}
 	h.Drained = !s.drained.left(h.Clock).IsZero()
 	if m := s.standing.Load(); m != nil {
 		h.At, h.Owns = m.At(), m.Owns()
@@ -131,7 +131,7 @@ func (s *sharedLog) status(ctx context.Context) resource.ClusterStatus {
 	now := time.Now()
 	st := resource.ClusterStatus{Hub: s.name, Now: resource.FormatTime(now), Hubs: []resource.ClusterHub{}}
 	if m := s.standing.Load(); m != nil {
-		st.Owner, st.Silent = m.Owner(), m.Silent().Seconds()
+		st.Owner, st.Silent, st.Records = m.Owner(), m.Silent().Seconds(), m.Records()
 		st.Owned = m.Owns() || st.Owner != "" && st.Silent < s.cfg.Silence.Seconds()
 	}
 	for _, h := range s.teller.hubs.List(now) {

@@ -30,6 +30,7 @@
 //	carried.go          MQTT connections that a hub which stands by takes for the one that serves
 //	drain.go            a hub that lets others serve; backups of one that stands by
 //	clusterstatus.go    what the hubs tell each other, and how all of them are
+//	finishupgrade.go    the log's version of records, when all hubs know it
 //	site.go         what is served over HTTP by a hub of a cluster, standing by and as the owner
 //	hubblobs.go     blobs copied between the hubs of a cluster
 //	hubkeys.go      the authority's files and the key of Secrets, copied between them

@@ -25,6 +25,7 @@ import (
 	"github.com/edgebus/edgebus/broker/mqttserver"
 	"github.com/edgebus/edgebus/broker/ordered"
 	"github.com/edgebus/edgebus/cloud/blobs"
+	"github.com/edgebus/edgebus/cloud/cluster"
 	"github.com/edgebus/edgebus/cloud/enroll"
 	"github.com/edgebus/edgebus/cloud/follow"
 	"github.com/edgebus/edgebus/cloud/store"
@@ -68,7 +69,7 @@ func dataProgram() backup.Program {
 const brokerTable = 0
 
 func logOptions(dir string) journal.Options {
-	return journal.Options{Dir: filepath.Join(dir, LogDir), Name: "the hub's log", Keeps: "the objects, sessions and retained messages"}
+	return journal.Options{Dir: filepath.Join(dir, LogDir), Name: "the hub's log", Keeps: "the objects, sessions and retained messages", Version: cluster.RecordsVersion}
 }
 
 // openLog opens the hub's log. A directory with the files of an older hub, which had none, is refused.

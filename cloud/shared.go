@@ -80,6 +80,9 @@ func openRecords(ctx context.Context, o Options, m metrics.Registry, committed f
 		if _, missing := os.Stat(filepath.Join(dir, ClusterKeyFile)); err != nil && missing == nil {
 			err = fmt.Errorf("%s is the data of a hub of a cluster, and store.engine is files: set it to nats. To begin a hub of its own with the data, make a backup and restore that", dir)
 		}
+		if err == nil {
+			err = raiseRecords(records)
+		}
 		if err != nil {
 			return nil, nil, errors.Join(err, records.Close())
 		}

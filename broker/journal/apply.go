@@ -75,7 +75,7 @@ func (c LogCopy) Detach() error { return c.journal.Sync([]RecordChange{{ID: orig
 var ErrOrder = errors.New("the frames don't follow what the copy has")
 
 // Apply makes frames of another journal durable, all or none, and where they end there. They are checked as at a start. What is local
-// to the other one, its compaction and its own origin, is left out. It must not be called by two at a time.
+// to the other one, its compaction and its own origin, is left out. Nothing is applied of frames with which the records are of a version that isn't known here. It must not be called by two at a time.
 func (c LogCopy) Apply(to Origin, bodies ...[]byte) error {
 	had, is, err := c.Origin()
 	if err != nil {
@@ -85,6 +85,7 @@ func (c LogCopy) Apply(to Origin, bodies ...[]byte) error {
 		return fmt.Errorf("%w: it is at %d of log %x, they end at %d of log %x", ErrOrder, had.At, uint64(had.Log), to.At, uint64(to.Log))
 	}
 	var changes []RecordChange
+	version := c.journal.version.Load()
 	for _, body := range bodies {
 		for len(body) > 0 {
 			op, err := nextOp(body)
@@ -92,7 +93,16 @@ func (c LogCopy) Apply(to Origin, bodies ...[]byte) error {
 				return fmt.Errorf("a frame before %d of log %x: %w", to.At, uint64(to.Log), err)
 			}
 			body = body[op.size:]
+			sets, err := op.versionIn()
+			if err == nil {
+				err = c.journal.opts.checkVersion(sets)
+			}
 			switch {
+			case err != nil:
+				return err
+			case sets > 0:
+				version = sets
+				changes = append(changes, RecordChange{ID: op.id, Value: op.value})
 			case op.kind == opBase || op.id>>TableShift == ownTable:
 			case op.kind == opPut:
 				changes = append(changes, RecordChange{ID: op.id, Value: op.value})
@@ -101,7 +111,11 @@ func (c LogCopy) Apply(to Origin, bodies ...[]byte) error {
 			}
 		}
 	}
-	return c.journal.Sync(append(changes, to.Change()))
+	err = c.journal.Sync(append(changes, to.Change()))
+	if err == nil {
+		c.journal.version.Store(version)
+	}
+	return err
 }
 
 // Note stores where the copy is with the next group, or soon. Nobody waits for it.

@@ -5,6 +5,7 @@ package journal
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"path/filepath"
@@ -42,6 +43,8 @@ type Options struct {
 	Log     zerolog.Logger
 	Segment int           // bytes after which a segment is ended; 16 MiB, or 1/32 of the disk if that is less
 	Lazy    time.Duration // how long changes without a done may wait; 100 ms
+	// Version is the highest version of records that the owners know: others are refused; 0: they have none.
+	Version uint32
 	// Committed is called for each group that was written, or could not be, with the number of its commits. It must not
 	// block; nil: nothing is called.
 	Committed func(took time.Duration, commits int, err error)
@@ -88,7 +91,8 @@ type Journal struct {
 	full       bool // of failing: for the disk is full
 	unremoved  bool // the oldest segment isn't needed, and could not be removed
 
-	damage atomic.Pointer[unreadableError] // found by compaction; nil: none
+	damage  atomic.Pointer[unreadableError] // found by compaction; nil: none
+	version atomic.Uint32                   // of the records; 0: none was set
 
 	stats struct {
 		commits, groups, failed, live, records, compacted atomic.Int64
@@ -225,7 +229,11 @@ func open(opts Options, wrap func(*os.File) wal.File) (*Journal, error) {
 	if j.order = wal.NewOrdered(log); opts.Through != nil {
 		j.order = opts.Through(j.order)
 	}
-	err = j.scan()
+	if err = j.scan(); err == nil {
+		if err = j.opts.checkVersion(j.version.Load()); err != nil {
+			err = fmt.Errorf("%s: %w", opts.Dir, err)
+		}
+	}
 	if err == nil {
 		_, j.end, err = j.order.Bounds(context.Background())
 	}

@@ -21,6 +21,13 @@ func (j *Journal) scan() error {
 			if err != nil {
 				return err
 			}
+			version, err := op.versionIn()
+			if err != nil {
+				return err
+			}
+			if version > 0 {
+				j.version.Store(version)
+			}
 			if op.kind == opBase {
 				base = max(base, op.id)
 			} else {

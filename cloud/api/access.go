@@ -323,9 +323,11 @@ func actAs(r *http.Request, id broker.Identity) (a access, err error) {
 	return a, nil
 }
 
-// mayRead reports whether the user may read a path that is no object's: metrics and all links are for people, a link and its
-// diagnosis are for its node as well, and discovery is for every authenticated user.
-func (a access) mayRead(path string) bool {
+const finishUpgradePath = "/cluster/finish-upgrade"
+
+// mayUse reports whether the user may use a path that is no object's: metrics and all links are for people, a link and its
+// diagnosis are for its node as well, and discovery is for every authenticated user. What several hubs do is for who may do everything.
+func (a access) mayUse(path string) bool {
 	node, one := strings.CutPrefix(path, "/links/")
 	if !one {
 		node, one = strings.CutPrefix(path, "/doctor/")
@@ -335,16 +337,18 @@ func (a access) mayRead(path string) bool {
 		return a.follows
 	case one:
 		return a.reads && a.hasNode(node)
+	case path == finishUpgradePath:
+		return a.all
 	case path == "/metrics" || path == "/links" || path == "/alerts" || path == "/cluster":
 		return a.readsShared
 	}
 	return true
 }
 
-// authorizePath serves a path to users who may read it.
+// authorizePath serves a path to users who may use it.
 func authorizePath(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if a := accessIn(r.Context()); !a.mayRead(r.URL.Path) {
+		if a := accessIn(r.Context()); !a.mayUse(r.URL.Path) {
 			st := statusOf(statusErrorf(http.StatusForbidden, "Forbidden", "User %q cannot %s path %q: %s", a.user, strings.ToLower(r.Method), r.URL.Path, a.rule))
 			writeJSON(w, int(st.Code), st)
 			return

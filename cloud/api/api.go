@@ -103,6 +103,8 @@ type PageOptions struct {
 	Audit func(most int, words []string) ([]json.RawMessage, error)
 	// Cluster serves /cluster: how the hubs are that have a log in common; nil: there is one hub.
 	Cluster http.Handler
+	// FinishUpgrade serves /cluster/finish-upgrade; nil: there is one hub.
+	FinishUpgrade func(w http.ResponseWriter, r *http.Request) error
 	// Diagnose serves /doctor/{node}: what edgebus doctor says of a node, by what the hub knows; nil: nobody can say.
 	Diagnose func(ctx context.Context, node string) (any, error)
 }
@@ -224,6 +226,9 @@ func (s *server) routes() http.Handler {
 	}
 	if s.Page.Cluster != nil {
 		mux.Handle("GET /cluster", authorizePath(s.Page.Cluster))
+	}
+	if s.Page.FinishUpgrade != nil {
+		mux.Handle("POST "+finishUpgradePath, authorizePath(s.handle(s.Page.FinishUpgrade)))
 	}
 	if s.Page.Diagnose != nil {
 		mux.Handle("GET /doctor/{node}", authorizePath(s.handle(func(w http.ResponseWriter, r *http.Request) error {

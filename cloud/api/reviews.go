@@ -86,7 +86,7 @@ func (z *authorizer) allows(r *http.Request, spec reviewSpec) (bool, error) {
 	case a.all && spec.Resource == nil:
 		return true, nil
 	case spec.Path != nil:
-		return spec.Path.Verb == "get" && a.mayRead(spec.Path.Path), nil
+		return spec.Path.Verb == "get" && a.mayUse(spec.Path.Path), nil
 	case spec.Resource == nil:
 		return false, nil
 	}

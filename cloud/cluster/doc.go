@@ -11,7 +11,8 @@
 //
 // # Files, in reading order
 //
-//	frame.go    what is in a frame
+//	frame.go    what is in a frame, and the version of records
+//	records*.go by how much a program is of the next version
 //	member.go   Member: it owns the log or stands by; how it appends
 //	standby.go  how it follows the log, and takes it
 //	hubs.go     what hubs tell each other of themselves
@@ -20,6 +21,7 @@
 //
 // # Where to add
 //
-//   - a kind of frame: frame.go, and what a standby does with it in standbyRun.apply. Hubs of an earlier version stop at it.
+//   - a kind of frame: frame.go, and what a standby does with it in standbyRun.apply. RecordsVersion rises with it, and it is written once the log is of that
+//     version: Member.Records.
 //   - what ends an ownership: it calls Member.Lose.
 package cluster

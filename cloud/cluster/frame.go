@@ -19,7 +19,12 @@ const (
 	kindCommit  = 2 // a group of the journal
 	kindIdle    = 3 // the owner is there; as a take
 	kindRelease = 4 // the owner stops: nobody need wait until it has been silent for long
+	kindNext    = 5 // as idle; the program of the next version writes it, which a build tag makes to try upgrades
 )
+
+// RecordsVersion is the highest version that this program knows of what hubs write into the log: kinds of frames, and all records in groups. It rises with
+// each of them that a program of the version before can't read, or would read otherwise. What is new with a version is written once the log is of it (Records).
+const RecordsVersion = 1 + nextRecords
 
 // frame is what a member appends. Its number is its own for each writer, which is new with each start.
 type frame struct {
@@ -39,7 +44,7 @@ func (f frame) encode() []byte {
 }
 
 func decodeFrame(b []byte) (f frame, err error) {
-	if len(b) < frameHead || b[0] < kindTake || b[0] > kindRelease {
+	if len(b) < frameHead || b[0] < kindTake || b[0] > kindRelease+nextRecords {
 		return f, errors.New("a frame of an unknown kind: it is of another version of Edgebus; upgrade this hub")
 	}
 	number := func(at int) uint64 { return binary.LittleEndian.Uint64(b[at:]) }

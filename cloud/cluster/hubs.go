@@ -18,7 +18,7 @@ type Hub struct {
 	Name     string           `json:"name"`
 	Instance uint64           `json:"instance"` // of its process, to tell two hubs of one name apart; 0: it is no hub, and only asks
 	Version  string           `json:"version,omitempty"`
-	Records  uint32           `json:"records,omitempty"` // the highest version of the log's records that it knows
+	Records  uint32           `json:"records"` // the highest version of the log's records that it knows
 	At       ordered.Position `json:"at"`
 	Clock    time.Time        `json:"clock"`
 	Owns     bool             `json:"owns,omitempty"`

@@ -81,6 +81,7 @@ type Member struct {
 	at    atomic.Uint64 // the mark's position, for who doesn't wait for an append
 
 	logTime atomic.Int64 // the latest time in the log
+	copy    atomic.Pointer[journal.Journal]
 
 	mu       sync.Mutex  // held while an owner appends, however long that takes
 	mark     sealed.Mark // what was read and applied, or appended
@@ -167,7 +168,32 @@ func (m *Member) Say() error {
 	if state(m.state.Load()) == stateStandby {
 		return ErrLost
 	}
-	return m.append(kindIdle, m.encodeSelf())
+	return m.append(m.idleKind(), m.encodeSelf())
+}
+
+// Records is the version of what is written into the log, as far as this hub has read; 0: it has not begun to.
+func (m *Member) Records() uint32 {
+	if j := m.copy.Load(); j != nil {
+		return journal.VersionOf(j)
+	}
+	return 0
+}
+
+// SetRecords has the log be of another version from here on: hubs whose programs don't know it stop.
+func (m *Member) SetRecords(version uint32) error {
+	j := m.copy.Load()
+	if j == nil || state(m.state.Load()) != stateOwner {
+		return ErrLost
+	}
+	return journal.SetVersion(j, version)
+}
+
+// idleKind is the kind of frames with which an owner is heard.
+func (m *Member) idleKind() byte {
+	if nextRecords > 0 && m.Records() >= RecordsVersion {
+		return kindNext
+	}
+	return kindIdle
 }
 
 func (m *Member) encodeSelf() []byte {
@@ -394,7 +420,7 @@ func (m *Member) beHeard(every time.Duration) error {
 	if m.o.Clock()-m.sent < every {
 		return nil
 	}
-	err := m.append(kindIdle, m.encodeSelf())
+	err := m.append(m.idleKind(), m.encodeSelf())
 	if m.idle++; err == nil && m.idle >= idleFrames { // the journal must not be behind what is trimmed
 		m.idle = 0
 		m.into.Note(originOf(m.o.Log.ID(), m.mark))

@@ -82,6 +82,7 @@ func (m *Member) begin(j *journal.Journal) (*standbyRun, error) {
 	m.reach(mark)
 	m.into, m.log = into, sealed.New(m.o.Log, m.o.Key, mark)
 	m.mu.Unlock()
+	m.copy.Store(j)
 	m.heard.Store(int64(m.o.Clock()))
 	return &standbyRun{m: m, into: into, frames: make(chan received, applyFrames)}, nil
 }
@@ -161,18 +162,21 @@ func (s *standbyRun) read(ctx context.Context) {
 func (s *standbyRun) apply(f received) error {
 	var bodies [][]byte
 	mark, size, idle := s.m.mark, 0, s.idle
+	var failed error
 	for more := true; more; {
 		if f.err != nil {
-			return explainReadError(f.err)
+			failed = explainReadError(f.err)
+			break
 		}
 		one, err := decodeFrame(f.Body)
-		if err != nil {
-			return err
+		if err != nil { // what is before it may say which version it is of
+			failed = err
+			break
 		}
 		s.hurry = false
 		s.m.noteTime(one.time)
 		switch one.kind {
-		case kindTake, kindIdle:
+		case kindTake, kindIdle, kindNext:
 			name, address, says := decodeWriter(one.body)
 			s.m.said.Store(&says)
 			if s.m.noteOwner(name, address, f.Epoch) {
@@ -193,6 +197,9 @@ func (s *standbyRun) apply(f received) error {
 			}
 		}
 	}
+	if mark == s.m.mark {
+		return failed
+	}
 	s.m.heard.Store(int64(s.m.o.Clock()))
 	if s.idle = idle; bodies != nil || idle >= idleFrames {
 		s.idle = 0
@@ -204,7 +211,7 @@ func (s *standbyRun) apply(f received) error {
 	s.m.mu.Lock()
 	s.m.reach(mark)
 	s.m.mu.Unlock()
-	return nil
+	return failed
 }
 
 // explainReadError says what to do if the log can't be read on.

@@ -11,7 +11,7 @@ type ClusterStatus struct {
 	Owned bool   `json:"owned"`
 	// Silent is for how long nothing was read of the log or appended to it.
 	Silent float64 `json:"silentSeconds"`
-	// Records is the version of what is written into the log.
+	// Records is the version of the records in the log, as far as this hub has read.
 	Records uint32        `json:"recordsVersion"`
 	Hubs    []ClusterHub  `json:"hubs"`
 	Engine  ClusterEngine `json:"engine"`
@@ -23,7 +23,7 @@ type ClusterHub struct {
 	Role    string `json:"role"` // owner, standby, drained, away
 	Version string `json:"version,omitempty"`
 	// Records is the highest version of the log's records that its program knows.
-	Records  uint32 `json:"recordsVersion,omitempty"`
+	Records  uint32 `json:"recordsVersion"`
 	Position uint64 `json:"position"`
 	// BehindFrames is how many frames it lacked when it told so; BehindSeconds, since when there were more.
 	BehindFrames  uint64  `json:"behindFrames"`
@@ -36,6 +36,15 @@ type ClusterHub struct {
 	Barred string `json:"barred,omitempty"`
 	// Twice says that two hubs have this name.
 	Twice bool `json:"twice,omitempty"`
+}
+
+// ClusterUpgrade is what finishing an upgrade does: the log's records are of another version.
+type ClusterUpgrade struct {
+	From uint32 `json:"from"`
+	To   uint32 `json:"to"`
+	// Without are hubs that are away and don't know that version.
+	Without []string `json:"without,omitempty"`
+	Done    bool     `json:"done"`
 }
 
 // Roles of hubs.

@@ -39,11 +39,12 @@ func DiagnoseCluster(s resource.ClusterStatus) ClusterDiagnosis {
 	d := ClusterDiagnosis{ClusterStatus: s, Findings: []Finding{}}
 	d.checkEngine()
 	d.checkOwner()
-	ready, versions := 0, map[string]bool{}
+	ready, versions, newer := 0, map[string]bool{}, len(s.Hubs) > 0
 	for _, h := range s.Hubs {
 		d.checkOneHub(h)
 		if h.Role != resource.RoleAway {
 			versions[h.Version] = true
+			newer = newer && h.Records > s.Records
 		}
 		if h.Role == resource.RoleOwner || h.Role == resource.RoleStandby && h.Barred == "" {
 			ready++
@@ -51,6 +52,7 @@ func DiagnoseCluster(s resource.ClusterStatus) ClusterDiagnosis {
 	}
 	d.add(ready < fewestReady, MarkWrong, "start the other hubs (docs/cluster.md)", "no other hub could take over now")
 	d.add(len(versions) > 1, MarkLook, "upgrade the others as well, one at a time, those that stand by first", "the hubs have different versions")
+	d.add(newer, MarkLook, "edgebus cluster finish-upgrade, when no hub is to go back to the version before", "all hubs know a newer version of records than the log's")
 	return d
 }
 
@@ -121,13 +123,13 @@ func (d ClusterDiagnosis) ExitError() error {
 func (d ClusterDiagnosis) Text(on terminal.Colours) string {
 	var b strings.Builder
 	w := tabwriter.NewWriter(&b, 0, 8, 2, ' ', 0)
-	fmt.Fprint(w, "HUB\tROLE\tVERSION\tPOSITION\tBEHIND\tCLOCK\tHEARD\n")
+	fmt.Fprint(w, "HUB\tROLE\tVERSION\tRECORDS\tPOSITION\tBEHIND\tCLOCK\tHEARD\n")
 	for _, h := range d.Hubs {
 		behind := "-"
 		if h.BehindFrames > 0 {
 			behind = fmt.Sprintf("%s, %s", amountOf(h.BehindFrames, "frame"), roundSeconds(h.BehindSeconds))
 		}
-		fmt.Fprintf(w, "%s\t%s\t%s\t%d\t%s\t%+.1fs\t%s ago\n", terminal.Printable(h.Name, 100), h.Role, terminal.Printable(h.Version, 60), h.Position, behind, math.Round(10*h.Clock)/10+0, roundSeconds(h.Heard))
+		fmt.Fprintf(w, "%s\t%s\t%s\t%d\t%d\t%s\t%+.1fs\t%s ago\n", terminal.Printable(h.Name, 100), h.Role, terminal.Printable(h.Version, 60), h.Records, h.Position, behind, math.Round(10*h.Clock)/10+0, roundSeconds(h.Heard))
 	}
 	fmt.Fprint(w, "\nLOG SERVER\tROLE\tSTATE\n")
 	for _, s := range d.Engine.Servers {
@@ -145,7 +147,7 @@ func (d ClusterDiagnosis) Text(on terminal.Colours) string {
 	}
 	_ = w.Flush() // of a buffer
 	if e := d.Engine; e.Error == "" {
-		fmt.Fprintf(&b, "\nThe log is %s %s: positions %d to %d, %d bytes on each server; it answered in %.0f ms.\n", e.Kind, terminal.Printable(e.Name, 100), e.Floor+1, e.End, e.Bytes, 1000*e.Answer)
+		fmt.Fprintf(&b, "\nThe log is %s %s: records of version %d, positions %d to %d, %d bytes on each server; it answered in %.0f ms.\n", e.Kind, terminal.Printable(e.Name, 100), d.Records, e.Floor+1, e.End, e.Bytes, 1000*e.Answer)
 	}
 	fmt.Fprintf(&b, "As hub %s knows it at %s:\n", terminal.Printable(d.Hub, 100), d.Now)
 	for _, x := range d.Findings {

@@ -13,7 +13,7 @@ import (
 )
 
 func wholeCluster() resource.ClusterStatus {
-	s := resource.ClusterStatus{Hub: "b", Owner: "a", Owned: true, Engine: resource.ClusterEngine{Kind: "nats", Name: "edgebus", Leader: "n1", Quorum: true, Replicas: 3, End: 100, Answer: 0.01}}
+	s := resource.ClusterStatus{Hub: "b", Owner: "a", Owned: true, Records: 1, Engine: resource.ClusterEngine{Kind: "nats", Name: "edgebus", Leader: "n1", Quorum: true, Replicas: 3, End: 100, Answer: 0.01}}
 	for i, role := range []string{resource.RoleOwner, resource.RoleStandby, resource.RoleStandby} {
 		s.Hubs = append(s.Hubs, resource.ClusterHub{Name: string("abc"[i]), Role: role, Version: "v1", Records: 1, Position: 100})
 		s.Engine.Servers = append(s.Engine.Servers, resource.ClusterServer{Name: fmt.Sprint("n", i+1), Leader: i == 0, Current: true})
@@ -47,7 +47,12 @@ func TestEachFaultOfAClusterHasAFindingWithWhatToDo(t *testing.T) {
 		"a wrong clock":    {func(s *resource.ClusterStatus) { s.Hubs[2].Clock = -3 }, "differs by -3.0 s", MarkWrong},
 		"one name twice":   {func(s *resource.ClusterStatus) { s.Hubs[2].Twice = true }, "two hubs are called c", MarkWrong},
 		"drained":          {func(s *resource.ClusterStatus) { s.Hubs[2].Role = resource.RoleDrained }, "hub c is drained", MarkLook},
-		"two versions":     {func(s *resource.ClusterStatus) { s.Hubs[2].Version = "v2" }, "different versions", MarkLook},
+		"upgraded": {func(s *resource.ClusterStatus) {
+			for i := range s.Hubs {
+				s.Hubs[i].Records++
+			}
+		}, "a newer version of records than the log's", MarkLook},
+		"two versions": {func(s *resource.ClusterStatus) { s.Hubs[2].Version = "v2" }, "different versions", MarkLook},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := wholeCluster()

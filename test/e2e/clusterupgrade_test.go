@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package e2e
+
+import (
+	"context"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// Three hubs are upgraded one after the other: those of the next version and of this one take over from each other with all data, in both directions, until all are
+// upgraded and the upgrade is finished. Then a program of this version is refused.
+func TestHubsAreUpgradedOneAfterTheOther(t *testing.T) {
+	c := newHubCluster(t)
+	build := exec.Command("go", "build", "-trimpath", "-tags", "grpcnotrace,recordsnext", "-ldflags", "-s -w", "-o", filepath.Join(c.Dir, "next"), "./cloud/cmd/cloudhub")
+	build.Dir, build.Env = "../..", append(os.Environ(), "CGO_ENABLED=0")
+	out, err := build.CombinedOutput()
+	require.NoError(t, err, string(out))
+	startNext := func(h clusterHub) {
+		require.NoError(t, c.Run(t.Context(), h.name, []string{filepath.Join(c.Dir, "next"), "--config", h.config}, "http://"+h.http+"/livez"))
+	}
+	finish := func(h clusterHub, more ...string) []string {
+		return append([]string{"cluster", "finish-upgrade", "--server", "http://" + h.http}, more...)
+	}
+	c.startDevice()
+	c.set(1)
+
+	// Hubs of the next version take over, and the one of this version takes over again.
+	first := c.hubs[0]
+	for _, h := range c.hubs[1:] {
+		require.NoError(t, c.Term(h.name))
+		startNext(h)
+	}
+	c.awaitSays(0, `(?s)hub-0 +owner +\S+ +1 .*hub-1 +standby +\S+ +2 .*hub-2 +standby +\S+ +2 .*records of version 1,`, "edgebus", "cluster", "status", "--server", "http://"+first.http)
+	require.NoError(t, c.Crash(first.name))
+	next := c.awaitServing()
+	c.set(2)
+	c.start(first)
+	c.awaitSays(4, `can't be of version 2 of records yet: hub-0 \(\S+\) knows records up to version 1: upgrade it\. Nothing was changed`, "edgebus", finish(first, "--force")...)
+	for _, h := range c.hubs[1:] {
+		if h != next {
+			c.command("cluster", "drain", "--config", h.config)
+		}
+	}
+	require.NoError(t, c.Crash(next.name))
+	require.Equal(t, first, c.awaitServing())
+	c.set(3)
+
+	// The last one is upgraded.
+	for _, h := range c.hubs[1:] {
+		if h == next {
+			startNext(h)
+		} else {
+			c.command("cluster", "undrain", "--config", h.config)
+		}
+	}
+	require.NoError(t, c.Term(first.name))
+	c.awaitServing()
+	c.awaitSays(4, `hub-0 \(\S+\) knows records up to version 1.*upgrade it`, "edgebus", finish(c.awaitServing())...)
+	startNext(first)
+	standby := c.standby()
+	c.awaitSays(0, "All hubs know records of version 2, and the log has those of version 1. Nothing was changed", "edgebus", finish(standby, "--dry-run")...)
+	c.awaitSays(0, "records of version 2 from now on, and had those of version 1", "edgebus", finish(standby)...)
+	c.awaitSays(0, "records of version 2 already", "edgebus", finish(standby)...)
+	c.set(4)
+
+	// Frames of the next version are in the log, and all hubs go on.
+	c.awaitSays(0, `(?s)(hub-\d +(owner|standby) +\S+ +2 .*){3}records of version 2,`, "edgebus", "cluster", "status", "--server", "http://"+standby.http)
+	require.NoError(t, c.Crash(c.awaitServing().name))
+	require.NotEqual(t, "", c.awaitServing().name)
+	c.set(5)
+	for _, h := range c.hubs {
+		if c.Running(h.name) {
+			continue
+		}
+		ctx, stop := context.WithTimeout(t.Context(), time.Minute)
+		said, err := exec.CommandContext(ctx, filepath.Join(c.Bin, "cloudhub"), "--config", h.config).CombinedOutput()
+		stop()
+		require.Error(t, err)
+		require.Contains(t, string(said), "of version 2, and this program knows them up to version 1: upgrade it")
+		startNext(h)
+		c.awaitSays(0, h.name+" +standby", "edgebus", "cluster", "status", "--server", "http://"+h.http)
+	}
+}
