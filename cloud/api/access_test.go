@@ -53,6 +53,7 @@ func newHubWithUsers(t *testing.T) *hub {
 	h := newHub(t, withSealer(t), func(o *hubOptions) {
 		o.Authenticate = authenticateByHeader
 		o.Metrics = http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { writeText(w, http.StatusOK, "figures") })
+		o.Page.FinishUpgrade = func(w http.ResponseWriter, _ *http.Request) error { writeText(w, http.StatusOK, "done"); return nil }
 		o.Links = func(node string, most int) (r resource.LinkReport) {
 			r.FullestQueue, r.FullestQueueClient, r.Missed, r.Refused = 1, "somebody", 2, map[string]int64{"quota": 3}
 			for _, name := range []string{"n2", "n1", "plant-a"} {
@@ -139,6 +140,7 @@ func TestWhoMayDoWhat(t *testing.T) {
 		{"GET", "/links", "", 200, 200, 200, 200, 403, 403},
 		{"GET", "/links/n1", "", 200, 200, 200, 200, 403, 200},
 		{"GET", "/links/n2", "", 200, 403, 403, 200, 403, 403},
+		{"POST", "/cluster/finish-upgrade", "", 200, 403, 403, 403, 403, 403},
 		{"GET", "/apis", "", 200, 200, 200, 200, 200, 200},
 	} {
 		for i, as := range []string{"boss", "ann", "vic", "eve", "map", "n1"} {
