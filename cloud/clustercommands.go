@@ -3,6 +3,7 @@
 package cloud
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -100,8 +101,8 @@ func clusterMain(args []string, stdout, stderr io.Writer) int {
 	if len(args) > 0 && isHelp(args[0]) {
 		fmt.Fprint(stdout, clusterHelp)
 		for _, c := range all {
-			first, _, _ := strings.Cut(c.about, ".")
-			fmt.Fprintf(stdout, "  %s\n      %s.\n", c.usage(), strings.ReplaceAll(first, "\n", " "))
+			first, _, _ := strings.Cut(strings.ReplaceAll(c.about, "\n", " "), ". ")
+			fmt.Fprintf(stdout, "  %s\n      %s.\n", c.usage(), first)
 		}
 		return 0
 	}
@@ -165,12 +166,12 @@ func (c clusterCommand) main(args []string, stdout, stderr io.Writer) int {
 	if err == nil {
 		err = call.flags.Parse(args)
 	}
-	want := len(strings.Fields(c.args))
+	want := c.args
 	if call.flags.Changed("from") {
-		want = 0
+		want = ""
 	}
-	if err == nil && call.flags.NArg() != want && (call.flags.NArg() == 0 || !strings.HasSuffix(c.args, "...")) {
-		err = fmt.Errorf("it takes %d names: %s; see --help", want, c.usage())
+	if err == nil && call.flags.NArg() != len(strings.Fields(want)) && (call.flags.NArg() == 0 || !strings.HasSuffix(want, "...")) {
+		err = fmt.Errorf("it takes %s besides flags; see --help", cmp.Or(want, "nothing"))
 	}
 	if err == nil {
 		file, _ := call.flags.GetString("config")
@@ -291,7 +292,11 @@ func (c *clusterCall) hasData() (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	return records.Stats().Records > 0, records.Close()
+	_, is, err := journal.CopyIn(records).Origin()
+	if is && err == nil {
+		err = fmt.Errorf("%s is of a cluster already: start the hub; `cloudhub cluster restore` makes the log anew with a backup", c.cfg.Data.Dir)
+	}
+	return records.Stats().Records > 0, errors.Join(err, records.Close())
 }
 
 // makeLog makes the log of several hubs. It begins with what this hub has, which the others join with. anew has it take the place of one that there is.
@@ -329,7 +334,8 @@ func (c *clusterCall) makeLog(ctx context.Context, log zerolog.Logger, anew bool
 	}
 	if anew {
 		if err := jetstream.DeleteStream(ctx, eo); err != nil {
-			return err
+			return fmt.Errorf("the stream %[2]s can't be deleted (%[1]w): do the servers answer, and let the hubs' user publish to $JS.API.STREAM.DELETE.%[2]s? "+
+				"Then do it again with --force", err, eo.Stream)
 		}
 	}
 	id, err := jetstream.Create(ctx, eo)

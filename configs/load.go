@@ -136,8 +136,7 @@ func commandUsage(program string) string {
 			"  cloudhub rotate-key                 make a new key for Secrets, while it runs or is stopped\n" +
 			"  cloudhub follow                     copy the log of another hub to this machine; edgebus follow runs it\n" +
 			"  cloudhub takeover                   go on with such a copy in the place of a hub that is lost\n" +
-			"  cloudhub cluster init               make the log of several hubs, with this one's data\n" +
-			"  cloudhub cluster join BACKUP        make a new hub one of them, with a backup of one that is\n"
+			"  cloudhub cluster                    make three hubs one, and look after them; cloudhub cluster --help lists how\n"
 	}
 	if program == "edgecore" {
 		join = "  edgecore join HUB --token TOKEN    join a hub, as edgebus invite prints it\n"

@@ -115,6 +115,13 @@ func (o *Options) connect(ctx context.Context) (*nats.Conn, error) {
 	}
 }
 
+// connectInTime is connect for a command, which ends.
+func (o *Options) connectInTime(ctx context.Context) (*nats.Conn, error) {
+	ctx, stop := context.WithTimeout(ctx, createTime)
+	defer stop()
+	return o.connect(ctx)
+}
+
 // Open opens the log, whose stream there must be. It waits for a server until ctx ends.
 func Open(ctx context.Context, o Options) (*Log, error) {
 	conn, err := o.connect(ctx)
@@ -221,7 +228,7 @@ func (l *Log) adopt(i *streamInfo) error {
 
 // Create makes the stream, which there must not be yet.
 func Create(ctx context.Context, o Options) (ordered.LogID, error) {
-	conn, err := o.connect(ctx)
+	conn, err := o.connectInTime(ctx)
 	if err != nil {
 		return 0, err
 	}
@@ -252,7 +259,7 @@ func Create(ctx context.Context, o Options) (ordered.LogID, error) {
 
 // DeleteStream deletes the stream, if there is one.
 func DeleteStream(ctx context.Context, o Options) error {
-	conn, err := o.connect(ctx)
+	conn, err := o.connectInTime(ctx)
 	if err != nil {
 		return err
 	}

@@ -117,6 +117,7 @@ func TestADrainedHubHandsOverAndStandsBy(t *testing.T) {
 	require.NotEqual(t, h.name, next.name)
 	c.awaitSays(0, "hub-0 +drained", "edgebus", "cluster", "status", "--server", "http://"+next.http)
 
+	c.awaitSays(1, "is of a cluster already: start the hub", "cloudhub", "cluster", "import", "--dry-run", "--config", h.config)
 	c.command("cluster", "undrain", "--config", h.config)
 	said, code = c.run("cloudhub", "cluster", "status", "--config", h.config)
 	require.Zero(t, code, "it can take over at once: %s", said)

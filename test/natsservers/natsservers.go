@@ -130,7 +130,8 @@ func StartSecured(t testing.TB, count int, dirs string) *Servers {
 		}
 		part := func(pattern string) string { return regexp.MustCompile(pattern).FindStringSubmatch(settings)[1] }
 		text := regexp.MustCompile(`routes: \[.*\]`).ReplaceAllLiteralString(string(written), "routes: ["+strings.ReplaceAll(part(`routes: \[(.*)\]`), "nats://", "tls://")+"]")
-		return strings.NewReplacer("/etc/nats", dir, "/var/lib/nats", part(`store_dir: "([^"]*)"`), "0.0.0.0:4222", part(`(?m)^listen: "([^"]*)"`), "0.0.0.0:8222", part(`http: "([^"]*)"`),
+		own := fmt.Sprint("n", i) // no name that is known here
+		return strings.NewReplacer(own+":4222", part(`(?m)^listen: "([^"]*)"`), own+":6222", part(`cluster .*listen: "([^"]*)"`), "/etc/nats", dir, "/var/lib/nats", part(`store_dir: "([^"]*)"`), "0.0.0.0:4222", part(`(?m)^listen: "([^"]*)"`), "0.0.0.0:8222", part(`http: "([^"]*)"`),
 			"0.0.0.0:6222", part(`cluster .*listen: "([^"]*)"`)).Replace(text)
 	})
 }

@@ -217,7 +217,7 @@ func (l *clusterLoad) lines() []string {
 	defer l.mu.Unlock()
 	round := func(d time.Duration) time.Duration { return d.Round(time.Millisecond) }
 	return []string{
-		fmt.Sprintf("QoS 1: %d messages acknowledged, %d came to a durable session, %d missing, %d came twice", l.acked, l.got-l.missing, l.missing, l.twice),
+		fmt.Sprintf("QoS 1: %d messages acknowledged, %d came to a durable session, %d missing, %d came twice, as QoS 1 may", l.acked, l.got-l.missing, l.missing, l.twice),
 		fmt.Sprintf("lamp: %d times desired and reported, last in %s, slowest %s", l.turns, round(l.turnTook), round(l.turnWorst)),
 	}
 }

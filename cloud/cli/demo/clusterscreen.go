@@ -64,7 +64,7 @@ func (c *clusterDemo) hints() []string {
 	for _, h := range c.hubs {
 		all = append(all, fmt.Sprintf("%s has MQTT at %s and HTTP at %s.", h.name, h.mqtt, h.http))
 	}
-	return append(all, "Data and logs are in "+c.dataKeptText()+".", "")
+	return append(all, c.hubMQTT+" and "+c.hubHTTP+" lead to the hub that serves.", "Data and logs are in "+c.dataKeptText()+".", "")
 }
 
 // commands lead to the hub that serves.
@@ -145,7 +145,7 @@ func (c *clusterDemo) frame(width, height int, note string) string {
 		}
 		lines = append(lines, text)
 	}
-	lines = append(lines, "")
+	lines = append(lines, terminal.Shorten("MQTT "+c.hubMQTT+" and HTTP "+c.hubHTTP+" lead to the hub that serves; each hub takes clients, too", width), "")
 	for _, text := range append(c.load.lines(), c.observe().String(), note) {
 		lines = append(lines, wrapText(width, text)...)
 	}
