@@ -4,14 +4,29 @@ package e2e
 
 import (
 	"context"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/edgebus/edgebus/test/harness"
 )
+
+// position is up to where a hub has what is in the log; 0: it doesn't say so.
+func (c *hubCluster) position(h clusterHub) (at int) {
+	text, err := harness.Call(c.t.Context(), http.MethodGet, "http://"+h.http+"/metrics", nil)
+	if _, after, is := strings.Cut(string(text), "\nedgebus_cluster_position "); err == nil && is {
+		line, _, _ := strings.Cut(after, "\n")
+		at, _ = strconv.Atoi(line)
+	}
+	return at
+}
 
 // Three hubs are upgraded one after the other: those of the next version and of this one take over from each other with all data, in both directions, until all are
 // upgraded and the upgrade is finished. Then a program of this version is refused.
@@ -41,6 +56,9 @@ func TestHubsAreUpgradedOneAfterTheOther(t *testing.T) {
 	next := c.awaitServing()
 	c.set(2)
 	c.start(first)
+	began := c.position(next)
+	require.Positive(t, began)
+	require.Eventually(t, func() bool { return c.position(first) > began+6 }, time.Minute, 50*time.Millisecond, "it reads all that a hub of the next version writes, also with which it is only heard")
 	c.awaitSays(4, `can't be of version 2 of records yet: hub-0 \(\S+\) knows records up to version 1: upgrade it\. Nothing was changed`, "edgebus", finish(first, "--force")...)
 	for _, h := range c.hubs[1:] {
 		if h != next {
@@ -59,8 +77,10 @@ func TestHubsAreUpgradedOneAfterTheOther(t *testing.T) {
 			c.command("cluster", "undrain", "--config", h.config)
 		}
 	}
+	for _, h := range c.hubs[1:] { // one that begins anew knows those that it has heard since
+		c.awaitSays(0, `(?s)hub-0 +owner +\S+ +1 .*hub-1 +standby.*hub-2 +standby`, "edgebus", "cluster", "status", "--server", "http://"+h.http)
+	}
 	require.NoError(t, c.Term(first.name))
-	c.awaitServing()
 	c.awaitSays(4, `hub-0 \(\S+\) knows records up to version 1.*upgrade it`, "edgebus", finish(c.awaitServing())...)
 	startNext(first)
 	standby := c.standby()
