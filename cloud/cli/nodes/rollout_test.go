@@ -83,7 +83,7 @@ func TestRolloutStatus(t *testing.T) {
 	require.Contains(t, errs, "nosuch")
 	out, _ := clitest.Run(t, 0, "rollout", "status", "shops", "--now")
 	require.Equal(t, "shops: it has not begun\n", out)
-	_, errs = clitest.Run(t, exitcode.TimedOut, "rollout", "status", "shops", "--timeout", "50ms")
+	_, errs = clitest.Run(t, exitcode.TimedOut, "rollout", "status", "shops", "--timeout", "2s")
 	require.Contains(t, errs, "the rollout of shops is not finished: it has not begun")
 
 	under := resource.RolloutStatus{TemplateVersion: "shops-0000002", Batch: 1, Batches: 2, Nodes: 4, Updated: 1, Updating: 1, Reason: "LaterBatch", Message: "2 wait"}
