@@ -106,6 +106,9 @@ func TestNobodyWhoReadsWaitsForALogThatDoesNotAnswer(t *testing.T) {
 // A hub that answers before the log has, and one whose readers wait for an append, fail the test above. They are built from the sources as they are, with the
 // place changed where a message is stored.
 func TestAHubThatAnswersFirstOrLetsReadersWaitIsFound(t *testing.T) {
+	if testing.Short() {
+		t.Skip("it compiles the hub anew; make race has it")
+	}
 	const place = "\td.store.Commit(p.changes, func(err error) { done(p.committed(err)) })\n\treturn true, nil\n"
 	source, err := filepath.Abs("../broker/dispatcher.go")
 	require.NoError(t, err)
