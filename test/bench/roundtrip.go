@@ -15,6 +15,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"go.etcd.io/bbolt"
@@ -98,18 +99,23 @@ func tripsAt(b benchRun, addr, web string, create bool) ([]time.Duration, error)
 	defer core.stop()
 
 	const desired, reported = "v1/nodes/n1/devices/d0/desired/p0", "v1/nodes/n1/devices/d0/reported/p0"
-	var mapper *clientConnection
-	mapper, err = connectClient(core.addr, "mapper", func(o *client.Options) {
+	var connected atomic.Pointer[clientConnection]
+	mapper, err := connectClient(core.addr, "mapper", func(o *client.Options) {
 		o.Subscriptions = []client.Subscription{{Filter: desired, QoS: 1}}
 		o.OnMessage = func(m client.Message) {
+			c := connected.Load()
+			if c == nil {
+				return // a value of the round before
+			}
 			ver := client.UserProperty{Key: "for", Value: m.Property("ver")}
-			mapper.PublishAsync(client.Message{Topic: reported, Payload: m.Payload, QoS: 1, User: []client.UserProperty{ver}}, nil)
+			c.PublishAsync(client.Message{Topic: reported, Payload: m.Payload, QoS: 1, User: []client.UserProperty{ver}}, nil)
 		}
 	})
 	if err != nil {
 		return nil, err
 	}
 	defer mapper.stop()
+	connected.Store(mapper)
 	arrived := make(chan string, 16)
 	app, err := connectClient(addr, "app", func(o *client.Options) {
 		o.Subscriptions = []client.Subscription{{Filter: reported, QoS: 1}}
