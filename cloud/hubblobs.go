@@ -81,7 +81,7 @@ func (b *hubBlobs) run(ctx context.Context) {
 	tick := time.NewTicker(blobsEvery)
 	defer tick.Stop()
 	var others []string // whom the owner has asked
-	lacks := false
+	lacks, said := false, ""
 	for {
 		var err error
 		if needed := b.needed.Load(); needed == nil {
@@ -93,7 +93,8 @@ func (b *hubBlobs) run(ctx context.Context) {
 			err = b.complete(ctx, *needed)
 			lacks = err != nil
 		}
-		if err != nil && ctx.Err() == nil && !errors.Is(err, peer.ErrRefused) {
+		if err != nil && ctx.Err() == nil && !errors.Is(err, peer.ErrRefused) && err.Error() != said {
+			said = err.Error()
 			b.log.Info().Err(err).Msg("blobs are not all copied yet; trying again")
 		}
 		select {

@@ -8,6 +8,7 @@ import (
 	"crypto/x509"
 	"errors"
 	"net/http"
+	"sync"
 	"sync/atomic"
 
 	"github.com/edgebus/edgebus/broker/daemon/httpserver"
@@ -20,18 +21,18 @@ type hubSite struct {
 	handler atomic.Pointer[http.Handler]
 	stop    context.CancelFunc
 	served  chan struct{}
-	err     error // of serving; after served
-	tls     configs.TLSListener
+	err     error                       // of serving; after served
+	tls     func() (*tls.Config, error) // of its port, the same each time
 }
 
 // openSite serves a hub that stands by, until ctx ends.
 func openSite(ctx context.Context, o Options, p *peers, standBy http.Handler) (*hubSite, error) {
 	c := o.Config.HTTP
 	c.TLS.Own = func(clientCA []byte) *tls.Config { return p.certificates(clientCA) }
-	s := &hubSite{served: make(chan struct{}), tls: c.TLS}
+	s := &hubSite{served: make(chan struct{}), tls: sync.OnceValues(c.TLS.Config)}
 	s.handler.Store(&standBy)
 	server, err := httpserver.Listen(httpserver.Options{
-		Listen: c.Listen, ListenTLS: c.TLS.Listen, TLS: c.TLS.Config, Limits: o.Config.Limits.Limits,
+		Listen: c.Listen, ListenTLS: c.TLS.Listen, TLS: s.tls, Limits: o.Config.Limits.Limits,
 	}, o.Log, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { (*s.handler.Load()).ServeHTTP(w, r) }))
 	if err != nil {
 		return nil, err
@@ -68,7 +69,7 @@ func (p *peers) certificates(clientCA []byte) *tls.Config {
 
 // verifyClient judges the certificate of a client that another hub has forwarded as this hub's own port does.
 func (s *hubSite) verifyClient(chain []*x509.Certificate) ([][]*x509.Certificate, error) {
-	c, err := s.tls.Config()
+	c, err := s.tls()
 	if err == nil && c.GetConfigForClient != nil {
 		c, err = c.GetConfigForClient(nil)
 	}

@@ -752,10 +752,16 @@ func (c *controller) removeInstance(ctx context.Context, s InstanceState) (time.
 		}
 	}
 	if i.Metadata.DeletionTimestamp == nil {
-		if err := store.IgnoreNotFound(objects.DeleteIf(ctx, c.as, key, func(now *resource.Instance) bool { return now.Metadata.UID == i.Metadata.UID })); err != nil {
+		removed := false
+		if err := store.IgnoreNotFound(objects.DeleteIf(ctx, c.as, key, func(now *resource.Instance) bool {
+			removed = now.Metadata.UID == i.Metadata.UID
+			return removed
+		})); err != nil {
 			return 0, err
 		}
-		c.record(i, "Removed", "no node sees it, or its Configuration is gone")
+		if removed { // not one that somebody else has removed, or made anew
+			c.record(i, "Removed", "no node sees it, or its Configuration is gone")
+		}
 	}
 	return 0, nil
 }

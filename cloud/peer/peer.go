@@ -52,7 +52,10 @@ type Hubs struct {
 	ctx      context.Context //nolint:containedctx // of the connections, which end with Run or Close
 	cancel   context.CancelFunc
 
+	refusals zerolog.Logger // of connections of strangers, who may be many
+
 	mu       sync.Mutex
+	unproven []net.Conn // accepted, and not shown to be a hub's, the oldest first
 	handlers map[string]func(Stream)
 	sessions map[string][]connection // by hub, the newest last
 	dialing  chan struct{}           // has one in it while somebody dials
@@ -110,6 +113,7 @@ const (
 	retryTime     = 250 * time.Millisecond
 	maxShort      = 255  // bytes of a hub's name, or of what a stream is for
 	openStreams   = 1024 // that wait to be taken
+	mostUnproven  = 64   // connections that have not shown that they are a hub's
 )
 
 const (
@@ -124,6 +128,7 @@ func Listen(o Options) (*Hubs, error) {
 		return nil, fmt.Errorf("store.peer.listen: %w", err)
 	}
 	h := &Hubs{o: o, listener: daemon.ReserveDescriptors(l, daemon.HTTPReserve), handlers: map[string]func(Stream){}, sessions: map[string][]connection{}, dialing: make(chan struct{}, 1)}
+	h.refusals = o.Log.Sample(&zerolog.BurstSampler{Burst: 20, Period: 10 * time.Second})
 	h.ctx, h.cancel = context.WithCancel(context.Background())
 	o.Log.Info().Stringer("address", l.Addr()).Msg("listening for other hubs")
 	return h, nil
@@ -197,11 +202,13 @@ func (h *Hubs) accept() {
 			}
 			return
 		}
+		h.expect(conn)
 		go func() {
 			secure := tls.Server(conn, h.o.TLS)
 			hub, err := h.greet(secure)
+			h.proven(conn)
 			if err != nil {
-				h.o.Log.Info().Err(err).Stringer("remote", conn.RemoteAddr()).Msg("a connection to the port for hubs was refused")
+				h.refusals.Info().Err(err).Stringer("remote", conn.RemoteAddr()).Msg("a connection to the port for hubs was refused")
 				return
 			}
 			session, err := yamux.Server(secure, h.muxConfig())
@@ -211,6 +218,25 @@ func (h *Hubs) accept() {
 				h.serve(hub, one)
 			}
 		}()
+	}
+}
+
+// expect notes a connection whose other end is not known yet. If there are too many the oldest ends: a hub needs milliseconds, and strangers can't keep it out by waiting.
+func (h *Hubs) expect(conn net.Conn) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.unproven = append(h.unproven, conn); len(h.unproven) > mostUnproven {
+		_ = h.unproven[0].Close()
+		h.unproven = slices.Delete(h.unproven, 0, 1)
+	}
+}
+
+// proven forgets a connection whose handshake is over.
+func (h *Hubs) proven(conn net.Conn) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if at := slices.Index(h.unproven, conn); at >= 0 {
+		h.unproven = slices.Delete(h.unproven, at, at+1)
 	}
 }
 

@@ -232,3 +232,27 @@ func TestAStreamWithoutAnythingToReadHoldsNoBuffer(t *testing.T) {
 	require.ErrorIs(t, err, os.ErrDeadlineExceeded, "as of a socket")
 	require.True(t, buffer().IsNil())
 }
+
+func TestStrangersWhoWaitKeepNoHubOut(t *testing.T) {
+	l := &log{changed: make(chan struct{})}
+	a := startHub(t, "a", l)
+	first, err := net.Dial("tcp", a.Addr().String())
+	require.NoError(t, err)
+	defer first.Close()
+	for range mostUnproven {
+		stranger, err := net.Dial("tcp", a.Addr().String())
+		require.NoError(t, err)
+		defer stranger.Close()
+	}
+	require.NoError(t, first.SetReadDeadline(time.Now().Add(handshakeTime/2)))
+	_, err = first.Read(make([]byte, 1))
+	require.Error(t, err)
+	require.NotErrorIs(t, err, os.ErrDeadlineExceeded, "the oldest one ends before its time")
+
+	b := startHub(t, "b", l)
+	l.set(Owner{"a", a.Addr().String()})
+	require.Eventually(t, func() bool { return len(b.Connected()) == 1 }, 10*time.Second, time.Millisecond)
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	require.LessOrEqual(t, len(a.unproven), mostUnproven)
+}
