@@ -13,6 +13,7 @@ import (
 	"os"
 	"os/signal"
 	"runtime/debug"
+	"slices"
 	"syscall"
 	"time"
 
@@ -54,11 +55,19 @@ func Run(name string, log zerolog.Logger, run func(context.Context, Program) err
 			return 1
 		}
 	}
-	if err != nil {
+	if err != nil && (ctx.Err() == nil || !isCanceled(err)) {
 		p.Log.Error().Err(err).Msg(name + " failed")
 		return 1
 	}
 	return 0
+}
+
+// isCanceled reports whether an error says that a context was canceled, and nothing else: of what was begun when the program was to stop, such as its start.
+func isCanceled(err error) bool {
+	if joined, is := err.(interface{ Unwrap() []error }); is { //nolint:errorlint // it is what errors.Is walks through
+		return !slices.ContainsFunc(joined.Unwrap(), func(one error) bool { return !isCanceled(one) })
+	}
+	return errors.Is(err, context.Canceled)
 }
 
 // RunGroup runs all functions until ctx ends or one of them returns an error. Then the clients are stopped first, and

@@ -6,8 +6,12 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
+	"io"
 	"net"
+	"os"
 	"path/filepath"
+	"syscall"
 	"testing"
 	"time"
 
@@ -70,4 +74,20 @@ func TestAllStopWithTheOneThatFails(t *testing.T) {
 	require.ErrorIs(t, RunGroup(context.Background(), fails, runUntilDone("client", ends)), failed)
 	require.ErrorIs(t, RunGroup(context.Background(), runUntilDone("server", ends), fails), failed)
 	require.Equal(t, []string{"client", "server"}, []string{<-ends, <-ends})
+}
+
+// A start that is given up because the program is to stop is no failure; what fails beside it is.
+func TestAStartThatASignalInterruptsIsNoFailure(t *testing.T) {
+	for _, c := range []struct {
+		beside error
+		code   int
+	}{{nil, 0}, {context.Canceled, 0}, {io.ErrUnexpectedEOF, 1}} {
+		code := Run("test", zerolog.Nop(), func(ctx context.Context, _ Program) error {
+			require.NoError(t, syscall.Kill(os.Getpid(), syscall.SIGTERM))
+			<-ctx.Done()
+			return errors.Join(fmt.Errorf("read: %w", ctx.Err()), c.beside)
+		})
+		require.Equal(t, c.code, code)
+	}
+	require.Equal(t, 1, Run("test", zerolog.Nop(), func(context.Context, Program) error { return context.Canceled }))
 }
