@@ -64,7 +64,7 @@ func Run(name string, log zerolog.Logger, run func(context.Context, Program) err
 
 // isCanceled reports whether an error says that a context was canceled, and nothing else: of what was begun when the program was to stop, such as its start.
 func isCanceled(err error) bool {
-	if joined, is := err.(interface{ Unwrap() []error }); is { //nolint:errorlint // it is what errors.Is walks through
+	if joined, is := err.(interface{ Unwrap() []error }); is {
 		return !slices.ContainsFunc(joined.Unwrap(), func(one error) bool { return !isCanceled(one) })
 	}
 	return errors.Is(err, context.Canceled)
