@@ -193,8 +193,10 @@ func (c *ConnCarrier) open(ctx context.Context, l carrierListener, conn net.Conn
 			return nil, err
 		}
 		state := secure.ConnectionState()
-		if shown := verifiedCertificate(&state); shown != nil {
-			from.Certificate = shown.Raw
+		if verifiedCertificate(&state) != nil {
+			for _, shown := range state.PeerCertificates {
+				from.Certificates = append(from.Certificates, shown.Raw)
+			}
 		}
 	}
 	return c.o.Dial(ctx, from)

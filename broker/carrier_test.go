@@ -4,6 +4,7 @@ package broker
 
 import (
 	"context"
+	"crypto/tls"
 	"encoding/json"
 	"errors"
 	"io"
@@ -140,7 +141,33 @@ func TestLoopbackOfACarriedConnectionIsThatOfTheOtherHub(t *testing.T) {
 	require.Equal(t, byte(0x86), serve(Origin{Listener: "tcp", Remote: "127.0.0.1:5"}).connect("b"), "a proxy on that host")
 	require.ErrorContains(t, b.ServeCarried(nil, Origin{Listener: "other", Remote: "192.0.2.1:5"}), "no listener other")
 	require.ErrorContains(t, b.ServeCarried(nil, Origin{Listener: "tcp", Remote: "somewhere"}), "address")
-	require.ErrorContains(t, b.ServeCarried(nil, Origin{Listener: "tcp", Remote: "192.0.2.1:5", Certificate: []byte("x")}), "certificate")
+	require.ErrorContains(t, b.ServeCarried(nil, Origin{Listener: "tcp", Remote: "192.0.2.1:5", Certificates: [][]byte{[]byte("x")}}), "certificate")
+}
+
+// A certificate that another hub has taken is judged here again: that hub may not know yet what this one trusts no more, or have other settings.
+func TestTheCertificateOfACarriedConnectionIsJudgedHereAgain(t *testing.T) {
+	a, other := newTestAuthority(t), newTestAuthority(t)
+	later := false
+	b := startBroker(t, func(o *Options) {
+		settings := a.server()
+		settings.Time = func() time.Time {
+			if later {
+				return time.Now().AddDate(100, 0, 0)
+			}
+			return time.Now()
+		}
+		o.Listeners = []Listener{{Name: "tls", Address: "127.0.0.1:0", TLS: settings}, {Name: "tcp", Address: "127.0.0.1:0"}}
+	})
+	serve := func(listener string, from *tls.Config) error {
+		here, there := net.Pipe()
+		require.NoError(t, here.Close())
+		return b.ServeCarried(there, Origin{Listener: listener, Remote: "192.0.2.1:5", Certificates: from.Certificates[0].Certificate})
+	}
+	require.NoError(t, serve("tls", a.client("n1")))
+	require.ErrorContains(t, serve("tls", other.client("n1")), "unknown authority")
+	require.ErrorContains(t, serve("tcp", a.client("n1")), "no TLS")
+	later = true
+	require.ErrorContains(t, serve("tls", a.client("n1")), "expired")
 }
 
 // Who shakes no hands, or finds no broker, is closed, and a carrier that ends takes all its connections with it.

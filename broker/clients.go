@@ -353,6 +353,7 @@ func (cs *clients) clientOf(id *Identity) *client {
 //	identity has ended    dropped                 ends                        other members get them
 //	broker stops          published; delayed: stays with a durable session    stay with the session
 //	the same, failover    stored: published if the client doesn't come back   stay with the session
+//	its carrier is gone   published if the client doesn't come back           stay with the session
 //
 // A session that ends gives back its quotas, and its records are deleted once the messages are with others. Presence is
 // told last.
@@ -373,13 +374,19 @@ func (cs *clients) endConnection(c *conn, cause error, last bool) {
 	cl.sess.Detach(c.w)
 	lost := c.will.take()
 	cl.conn = nil
-	if lost != nil && cs.closed && cs.b.opts.Failover { // its client comes back to the broker that goes on with the journal, where it is stored
+	revoked := c.revoked.Load() || c.ident.Revoked != nil && c.ident.Revoked.Err() != nil
+	cut := !last && !revoked && c.carrierGone()
+	if lost != nil && (cut || cs.closed && cs.b.opts.Failover) { // its client comes back, here or to the broker that goes on with the journal, where it is stored
 		lost.delay = max(lost.delay, lost.grace())
 		if c.expiry == 0 {
+			if !cs.closed {
+				w := lost
+				cs.b.wills.hold(w, func() { cs.publishLost(w) })
+			}
 			lost = nil
 		}
 	}
-	if revoked := c.revoked.Load() || c.ident.Revoked != nil && c.ident.Revoked.Err() != nil; last || revoked || c.expiry == 0 {
+	if last || revoked || c.expiry == 0 {
 		cl.will = lost
 		cs.mu.Unlock()
 		cl.end(!revoked)

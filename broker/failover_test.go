@@ -3,6 +3,8 @@
 package broker
 
 import (
+	"net"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -41,6 +43,44 @@ func TestWillsWaitForClientsThatAFailoverCut(t *testing.T) {
 			watch.nothing()
 		})
 	}
+}
+
+// Who comes through another hub that ends, however, is not lost: it has its time to come back before its will acts, whatever its session is. Who ends
+// while that hub is there is lost.
+func TestWillsWaitForClientsOfAHubThatIsGone(t *testing.T) {
+	b, _ := startKept(t, t.TempDir(), nil)
+	watch := openClient(t, b, "watch")
+	watch.sub("will/#", 1)
+	var gone atomic.Bool
+	through := func(id string, opts ...connectOption) *testClient {
+		here, there := net.Pipe()
+		go func() {
+			_ = b.ServeCarried(there, Origin{Listener: b.listeners[0].Name, Remote: "127.0.0.1:5", Loopback: true, Gone: gone.Load})
+		}()
+		c := wrapConn(t, here)
+		require.Equal(t, byte(0), c.connect(id, opts...), "CONNACK")
+		return c
+	}
+	require.NoError(t, through("lost", withWill("will/lost", "lost", 0), keepAlive(3600)).conn.Close())
+	require.Equal(t, []string{"lost"}, watch.collect(1))
+	left := through("left", withWill("will/left", "left", 0), keepAlive(1))
+	left.disconnect()
+	var cut []*testClient
+	for _, kind := range []string{"back", "gone"} {
+		cut = append(cut, through(kind+"-clean", withWill("will/"+kind+"-clean", kind+" clean", 0), keepAlive(2)),
+			through(kind+"-kept", persistentSession, withWill("will/"+kind+"-kept", kind+" kept", 0), keepAlive(2)))
+	}
+	cut = append(cut, through("patient", withWill("will/patient", "patient", 0), keepAlive(3600)))
+	gone.Store(true)
+	began := time.Now()
+	for _, c := range cut {
+		require.NoError(t, c.conn.Close())
+	}
+	openClient(t, b, "back-clean")
+	openClient(t, b, "back-kept", persistentSession)
+	require.ElementsMatch(t, []string{"gone clean", "gone kept"}, watch.collect(2))
+	require.Greater(t, time.Since(began), 2*time.Second, "they had one and a half keep-alives")
+	watch.nothing()
 }
 
 // What another broker may be asked as well is answered only while this one knows that nobody else has its journal.

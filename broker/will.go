@@ -79,7 +79,7 @@ type willStore struct {
 	held map[string]*heldWill // of them, those whose clients may come back, by client identifier
 }
 
-// heldWill is the will of a connection that a failover cut.
+// heldWill is the will of a connection that a failover cut, or the end of the broker that carried it.
 type heldWill struct {
 	will  *will
 	timer *time.Timer

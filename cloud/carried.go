@@ -83,6 +83,7 @@ func (s *sharedLog) serveCarried(br *broker.Broker) func(context.Context) error 
 		if s != nil {
 			s.peers.Handle(carriedMQTT, func(stream peer.Stream) {
 				from, err := readOrigin(stream)
+				from.Gone = stream.Gone
 				if err == nil {
 					err = br.ServeCarried(stream, from)
 				}

@@ -182,12 +182,14 @@ func (s *sharedLog) own(ctx context.Context, o Options, key sealed.Key, m metric
 	m.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "edgebus_cluster_carried_connections", Help: "MQTT connections that this hub, which stands by, carries to the one that serves.",
 	}, func() float64 { return float64(carrier.Carried()) }))
-	standing, stop := context.WithCancel(ctx)
+	standing, stop := context.WithCancel(context.WithoutCancel(ctx))
 	var work sync.WaitGroup
 	work.Go(func() { carrier.Serve(standing) })
 	work.Go(func() { s.teller.run(standing) })
 	work.Go(func() { _ = s.socket(o.Config.Data.Dir, snapshotData(records, nil), nil, s.log).Run(standing) }) // it is logged
-	err = s.member.Stand(ctx, records)
+	if err = s.member.Stand(ctx, records); err != nil {
+		err = errors.Join(err, s.peers.Close()) // before the carrier ends: it is this hub that is gone, and not its clients
+	}
 	stop()
 	work.Wait()
 	if err != nil {

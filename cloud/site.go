@@ -11,6 +11,7 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"github.com/edgebus/edgebus/broker"
 	"github.com/edgebus/edgebus/broker/daemon/httpserver"
 	"github.com/edgebus/edgebus/configs"
 )
@@ -70,20 +71,10 @@ func (p *peers) certificates(clientCA []byte) *tls.Config {
 // verifyClient judges the certificate of a client that another hub has forwarded as this hub's own port does.
 func (s *hubSite) verifyClient(chain []*x509.Certificate) ([][]*x509.Certificate, error) {
 	c, err := s.tls()
-	if err == nil && c.GetConfigForClient != nil {
-		c, err = c.GetConfigForClient(nil)
-	}
 	if err != nil {
 		return nil, err
 	}
-	o := x509.VerifyOptions{Roots: c.ClientCAs, Intermediates: x509.NewCertPool(), KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}}
-	if o.Roots == nil { // which would be the system's
-		return nil, errors.New("no authority of clients is configured")
-	}
-	for _, more := range chain[1:] {
-		o.Intermediates.AddCert(more)
-	}
-	return chain[0].Verify(o)
+	return broker.VerifyClient(c, chain)
 }
 
 // serveHTTP has a hub serve its API, on the site that is there already if it is one of a cluster.

@@ -75,6 +75,12 @@ type Stream struct {
 	Hub string // the other's name
 }
 
+// Gone reports whether the connection to the other hub has ended, and the stream with it.
+func (s Stream) Gone() bool {
+	m, ok := s.Conn.(*muxStream)
+	return ok && m.Session().IsClosed()
+}
+
 // muxStream is a stream of a connection. Errors of its deadlines are those of a socket's, and it gives up the memory that a burst took.
 type muxStream struct {
 	*yamux.Stream
@@ -156,9 +162,15 @@ func (h *Hubs) Address(advertise string) (string, error) {
 	return net.JoinHostPort(host, port), nil
 }
 
-// Close ends all connections.
+// Close ends all connections. When it returns nothing more is sent over them.
 func (h *Hubs) Close() error {
 	h.cancel()
+	h.mu.Lock()
+	all := slices.Concat(slices.Collect(maps.Values(h.sessions))...)
+	h.mu.Unlock()
+	for _, s := range all {
+		_ = s.Close()
+	}
 	if err := h.listener.Close(); !errors.Is(err, net.ErrClosed) {
 		return err
 	}

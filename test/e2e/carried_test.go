@@ -3,7 +3,9 @@
 package e2e
 
 import (
+	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net"
@@ -13,6 +15,7 @@ import (
 	"regexp"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -20,6 +23,7 @@ import (
 
 	"github.com/edgebus/edgebus/broker/client"
 	"github.com/edgebus/edgebus/test/harness"
+	"github.com/edgebus/edgebus/topics/resource"
 )
 
 // standBys are the hubs that don't serve.
@@ -55,6 +59,85 @@ func (c *hubCluster) carried(h clusterHub) string {
 func (c *hubCluster) eventually(check func() error) {
 	c.t.Helper()
 	require.NoError(c.t, harness.Eventually(c.t.Context(), time.Minute, func(context.Context) error { return check() }))
+}
+
+// sessionOf says whether a client is connected, as the hub that serves has it.
+func (c *hubCluster) sessionOf(id string) (connected bool, err error) {
+	var list resource.SessionList
+	text, err := harness.Call(c.t.Context(), http.MethodGet, "http://"+c.World.Hub.HTTP+"/sessions", nil)
+	if err == nil {
+		err = json.Unmarshal(text, &list)
+	}
+	if err != nil {
+		return false, err
+	}
+	for _, s := range list.Sessions {
+		if s.Client == id {
+			return s.Connected, nil
+		}
+	}
+	return false, fmt.Errorf("%s has no session", id)
+}
+
+// A hub that stands by ends: those that it carried come back to another one, and are not lost before they have had their time. Who ends by itself there is.
+func TestAHubThatStandsByEndsAndItsClientsWillsWait(t *testing.T) {
+	c := newHubCluster(t)
+	serving, others := c.awaitServing(), c.standBys()
+	wills, stop := context.WithCancel(t.Context())
+	defer stop()
+	got := make(chan string, 100)
+	connected := make(chan struct{}, 100)
+	watch, _ := c.connect(wills, client.Options{
+		ClientID: "watch", Subscriptions: []client.Subscription{{Filter: "will/#", QoS: 1}},
+		OnConnect: func(context.Context, bool) error { connected <- struct{}{}; return nil },
+		OnMessage: func(m client.Message) { got <- string(m.Payload) },
+	})
+	<-connected
+	keep := func(at clusterHub, id string, keepAlive string) *exec.Cmd {
+		host, port, err := net.SplitHostPort(at.mqtt)
+		require.NoError(t, err)
+		cmd := exec.CommandContext(t.Context(), "mosquitto_sub", "-h", host, "-p", port, "-i", id, "-c", "-q", "1", "-t", "none", "-k", keepAlive, "--will-topic", "will/"+id, "--will-payload", id, "--will-qos", "1")
+		require.NoError(t, cmd.Start())
+		c.eventually(func() error {
+			if is, err := c.sessionOf(id); err != nil || !is {
+				return fmt.Errorf("%s: %w", id, cmp.Or(err, errors.New("is not connected")))
+			}
+			return nil
+		})
+		return cmd
+	}
+	gone := func(id string) {
+		c.eventually(func() error {
+			if is, err := c.sessionOf(id); err != nil || is {
+				return fmt.Errorf("%s: %w", id, cmp.Or(err, errors.New("is connected")))
+			}
+			return nil
+		})
+	}
+	told := func(want string) {
+		t.Helper()
+		require.NoError(t, watch.Publish(t.Context(), client.Message{Topic: "will/mark", Payload: []byte(want), QoS: 1}))
+		require.Equal(t, want, <-got)
+	}
+	lost := keep(others[0], "lost", "60")
+	require.NoError(t, lost.Process.Kill())
+	_ = lost.Wait()
+	require.Equal(t, "lost", <-got)
+	for i, end := range []func(string) error{c.Term, c.Crash} {
+		id := fmt.Sprint("carried-", i)
+		cmd := keep(others[i], id, "3600")
+		require.NoError(t, cmd.Process.Signal(syscall.SIGSTOP)) // it doesn't come back
+		require.NoError(t, end(others[i].name))
+		gone(id)
+		told("after " + id)
+		require.NoError(t, cmd.Process.Kill())
+		_ = cmd.Wait()
+		c.start(others[i])
+		again := keep(serving, id, "3600")
+		require.NoError(t, again.Process.Kill())
+		_ = again.Wait()
+		require.Equal(t, id, <-got, "its connection to the hub that serves is lost")
+	}
 }
 
 // An MQTT client may connect to any of the hubs: a session goes on at another one, a node's link has its certificate there, who is revoked at one is
