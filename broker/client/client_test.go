@@ -670,6 +670,23 @@ func TestAQoS2PublishOverAConnectionIsCompletedOverTheNext(t *testing.T) {
 	require.NoError(t, <-end)
 }
 
+// A broker that has taken a PUBREL, and whose PUBCOMP was lost, knows the identifier no more: the publish is complete.
+func TestAQoS2PublishWhosePubcompWasLostIsComplete(t *testing.T) {
+	b := newFakeBroker(t)
+	c := startClient(t, b, func(o *Options) { o.CleanStart, o.SessionExpiry = false, time.Hour })
+	first := b.accept(packets.Connack{})
+	end := make(chan error, 1)
+	go func() { end <- c.Publish(t.Context(), Message{Topic: "sent", QoS: 2}) }()
+	sent := first.readPublish()
+	first.send(packets.PUBREC, &packets.Pubrec{PacketID: sent.PacketID, Properties: &packets.Properties{}})
+	require.Equal(t, packets.PUBREL, first.read().Type)
+	require.NoError(t, first.Close())
+	second := b.accept(packets.Connack{SessionPresent: true})
+	require.Equal(t, packets.PUBREL, second.read().Type)
+	second.send(packets.PUBCOMP, &packets.Pubcomp{PacketID: sent.PacketID, ReasonCode: packets.PubcompPacketIdentifierNotFound, Properties: &packets.Properties{}})
+	require.NoError(t, <-end)
+}
+
 // A server that was connected is tried first when its connection is lost, not the first of the list, and another one when the client wants that.
 func TestTheServerThatWorkedIsTriedFirst(t *testing.T) {
 	refuses, works := newFakeBroker(t), newFakeBroker(t)

@@ -270,7 +270,11 @@ func (l *connection) handle(cp *packets.ControlPacket) error {
 	case *packets.Pubrec:
 		l.pubrec(p)
 	case *packets.Pubcomp:
-		l.finish(p.PacketID, p.ReasonCode, p.Properties.ReasonString)
+		code := p.ReasonCode
+		if code == codeUnknownID { // the broker is done with it, and the PUBCOMP that said so was lost with a connection [4.3.3]
+			code = 0
+		}
+		l.finish(p.PacketID, code, p.Properties.ReasonString)
 	case *packets.Pubrel:
 		l.pubrel(p)
 	case *packets.Suback:
@@ -355,10 +359,12 @@ func (l *connection) pubrec(p *packets.Pubrec) {
 	if f := l.client.outbox.byID[p.PacketID]; f != nil && f.progress != progressWaiting {
 		f.progress, f.pubrecReceived = progressReleased, true
 	} else {
-		rel.ReasonCode = 0x92
+		rel.ReasonCode = codeUnknownID
 	}
 	l.send(rel)
 }
+
+const codeUnknownID = 0x92
 
 // finish ends a publish with the broker's answer.
 func (l *connection) finish(id uint16, code byte, reason string) {
