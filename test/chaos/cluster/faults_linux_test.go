@@ -119,6 +119,19 @@ func (c *hubs) hubFaults() map[string]func() {
 			}
 			c.sleep(hubSilence)
 		},
+		"standby-clock": func() { // one whose clock is wrong must not take the log
+			s := c.awaitServing()
+			h := c.others(s)[c.dice.IntN(hubCount-1)]
+			ahead := 3*time.Second + time.Duration(c.dice.Int64N(int64(48*time.Hour)))
+			if c.dice.IntN(2) == 0 {
+				ahead = -ahead
+			}
+			c.say(fmt.Sprint(h.name, " ", ahead.Truncate(time.Second)))
+			c.must(h.setClock(ahead))
+			c.must(c.Crash(s.name))
+			c.served(h)
+			require.Zero(c.t, c.gauge(h, "owner"), "%s owns the log by a clock that is wrong", h.name)
+		},
 		"takeover-storm": func() {
 			c.load.mail.storm(c.t.Context(), hubSilence)
 			s := c.awaitServing()

@@ -6,11 +6,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"iter"
 	"maps"
 	"net"
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/edgebus/edgebus/broker/client"
@@ -22,15 +24,15 @@ import (
 type mailLoad struct {
 	l       *load
 	roaming *session
-	away    *session
+	away    *awaySession
 	fought  *session
 
-	// visiting is held while a session's client is there: what it was given as it left would come again to the next one, which knows of no handshake.
+	// visiting is held while a session's client is there: what it was given at QoS 1 as it left would come again.
 	visiting sync.RWMutex
 
 	mu    sync.Mutex
 	acked map[string]bool // by payload
-	wills map[string]bool // of clients that are gone, and will not come back
+	wills map[string]int  // of clients that are gone, and will not come back: how many connections each of them had, for each has a will of its own
 	sent  int
 	fence int
 }
@@ -41,15 +43,23 @@ type session struct {
 	qos byte
 
 	mu  sync.Mutex
-	got map[string]int // by payload
+	got map[string][]time.Time // by payload
+}
+
+// awaySession is a session with one client, which is away most of the time. It goes on where it was, in the midst of a handshake as well.
+type awaySession struct {
+	session
+	client *client.Client
+	there  atomic.Bool
+	up     chan context.Context // its connection, when it has come
 }
 
 const mailPace = 20 * time.Millisecond
 
 func newMail(l *load) *mailLoad {
 	return &mailLoad{
-		l: l, roaming: &session{id: "roaming", qos: 2, got: map[string]int{}}, away: &session{id: "away", qos: 2, got: map[string]int{}}, fought: &session{id: "fought", qos: 1, got: map[string]int{}},
-		acked: map[string]bool{}, wills: map[string]bool{},
+		l: l, roaming: &session{id: "roaming", qos: 2, got: map[string][]time.Time{}}, away: &awaySession{session: session{id: "away", qos: 2, got: map[string][]time.Time{}}, up: make(chan context.Context, 1)}, fought: &session{id: "fought", qos: 1, got: map[string][]time.Time{}},
+		acked: map[string]bool{}, wills: map[string]int{},
 	}
 }
 
@@ -60,15 +70,16 @@ func (s *session) options(up chan<- context.Context) client.Options {
 		OnMessage: func(m client.Message) {
 			s.mu.Lock()
 			defer s.mu.Unlock()
-			s.got[string(m.Payload)]++
+			s.got[string(m.Payload)] = append(s.got[string(m.Payload)], time.Now())
 		},
 	}
 }
 
 // start makes the sessions, and then has everybody publish until ctx ends.
 func (m *mailLoad) start(ctx context.Context, work *sync.WaitGroup) {
-	for _, s := range []*session{m.away, m.fought} {
-		m.visit(ctx, s, func(*client.Client) {})
+	work.Go(m.runAway(ctx, m.away))
+	for _, visit := range m.visits() {
+		visit(ctx, func(*client.Client, *session) {})
 	}
 	up := make(chan context.Context, 1)
 	c, ended := m.l.connect(ctx, m.roaming.options(up))
@@ -151,7 +162,7 @@ func (m *mailLoad) will(ctx context.Context, name string) {
 	defer stop()
 	var mu sync.Mutex
 	var conn net.Conn
-	gone := false
+	gone, connections := false, 0
 	up := make(chan context.Context, 1)
 	c, ended := m.l.connect(ctx, client.Options{
 		ClientID: name, CleanStart: true, KeepAlive: 2 * time.Second, Will: &client.Message{Topic: "mail/will", Payload: []byte(name), QoS: 1}, OnConnect: firstUp(up),
@@ -162,12 +173,14 @@ func (m *mailLoad) will(ctx context.Context, name string) {
 				return nil, errors.New("it is gone")
 			}
 			var err error
-			conn, err = clientDialer.DialContext(ctx, network, address)
+			if conn, err = clientDialer.DialContext(ctx, network, address); err == nil {
+				connections++
+			}
 			return conn, err
 		},
 	})
 	defer func() { stop(); <-ended }()
-	err := c.Publish(ctx, client.Message{Topic: "mail/joined", Payload: []byte(name + " is there"), QoS: 1}) // behind its will in the log
+	err := c.Publish(ctx, client.Message{Topic: "mail/joined", Payload: []byte("there is " + name), QoS: 1}) // behind its will in the log
 	mu.Lock()
 	defer mu.Unlock()
 	gone = true
@@ -176,7 +189,7 @@ func (m *mailLoad) will(ctx context.Context, name string) {
 	}
 	if err == nil {
 		m.mu.Lock()
-		m.wills[name] = true
+		m.wills[name] = connections
 		m.mu.Unlock()
 	}
 }
@@ -199,17 +212,63 @@ func (m *mailLoad) storm(ctx context.Context, d time.Duration) {
 	work.Wait()
 }
 
-// visit connects a session's client for as long as it takes to be given all that waits.
-func (m *mailLoad) visit(ctx context.Context, s *session, during func(*client.Client)) {
+// visits has a client be there for as long as it takes to be given all that waits, of each session whose client isn't there.
+func (m *mailLoad) visits() []func(context.Context, func(*client.Client, *session)) {
+	return []func(context.Context, func(*client.Client, *session)){m.visitAway, m.visitFought}
+}
+
+// runAway makes a session's only client, which tries to connect whenever it isn't away.
+func (m *mailLoad) runAway(ctx context.Context, g *awaySession) (wait func()) {
+	o := g.options(nil)
+	away := errors.New("it is away")
+	o.OnConnect = func(ctx context.Context, _ bool) error {
+		if !g.there.Load() {
+			return away
+		}
+		select {
+		case g.up <- ctx:
+		default:
+		}
+		return nil
+	}
+	o.Dial = func(ctx context.Context, network, address string) (net.Conn, error) {
+		if !g.there.Load() {
+			return nil, away
+		}
+		return clientDialer.DialContext(ctx, network, address)
+	}
+	var ended <-chan struct{}
+	g.client, ended = m.l.connect(ctx, o)
+	return func() { <-ended }
+}
+
+func (m *mailLoad) visitAway(ctx context.Context, during func(*client.Client, *session)) {
+	g := m.away
+	select {
+	case <-g.up: // of an earlier visit
+	default:
+	}
+	g.there.Store(true)
+	select {
+	case <-g.up:
+	case <-time.After(recovery):
+	case <-ctx.Done():
+	}
+	during(g.client, &g.session)
+	g.there.Store(false)
+	g.client.Reconnect(errors.New("it goes away")) // without a DISCONNECT
+}
+
+func (m *mailLoad) visitFought(ctx context.Context, during func(*client.Client, *session)) {
 	ctx, stop := context.WithTimeout(ctx, recovery)
 	defer stop()
 	up := make(chan context.Context, 1)
-	c, ended := m.l.connect(ctx, s.options(up))
+	c, ended := m.l.connect(ctx, m.fought.options(up))
 	select {
 	case <-up:
 	case <-ctx.Done():
 	}
-	during(c)
+	during(c, m.fought)
 	stop()
 	<-ended
 }
@@ -217,12 +276,12 @@ func (m *mailLoad) visit(ctx context.Context, s *session, during func(*client.Cl
 // check looks whether the roaming client has all that was acknowledged; with the others, whether their sessions had it as well, once.
 func (m *mailLoad) check(ctx context.Context, others bool) error {
 	err := harness.Eventually(ctx, recovery, func(context.Context) error { return m.missing(m.roaming) })
-	for _, s := range []*session{m.away, m.fought} {
+	for _, visit := range m.visits() {
 		if !others || err != nil {
 			break
 		}
 		m.visiting.Lock()
-		m.visit(ctx, s, func(c *client.Client) {
+		visit(ctx, func(c *client.Client, s *session) {
 			err = harness.Eventually(ctx, recovery, func(context.Context) error { return m.missing(s) })
 			for range 2 { // the second one is answered when the broker has stored that the others were taken
 				m.fence++
@@ -230,7 +289,7 @@ func (m *mailLoad) check(ctx context.Context, others bool) error {
 				err = errors.Join(err, c.Publish(ctx, client.Message{Topic: "mail/fence", Payload: []byte(fence), QoS: 1}), harness.Eventually(ctx, recovery, func(context.Context) error {
 					s.mu.Lock()
 					defer s.mu.Unlock()
-					if s.got[fence] == 0 {
+					if s.got[fence] == nil {
 						return fmt.Errorf("%s waits for %s", s.id, fence)
 					}
 					return nil
@@ -248,9 +307,9 @@ func (m *mailLoad) missing(s *session) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var lost []string
-	for _, all := range []map[string]bool{m.acked, m.wills} {
-		for payload := range all {
-			if s.got[payload] == 0 {
+	for _, owed := range []iter.Seq[string]{maps.Keys(m.acked), maps.Keys(m.wills)} {
+		for payload := range owed {
+			if s.got[payload] == nil {
 				lost = append(lost, payload)
 			}
 		}
@@ -264,12 +323,18 @@ func (m *mailLoad) missing(s *session) error {
 
 // doubles are messages that came twice where they must not: at QoS 2, and to the session whose client was away.
 func (m *mailLoad) doubles() error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
 	var errs []error
-	for _, s := range []*session{m.roaming, m.away} {
+	for _, s := range []*session{m.roaming, &m.away.session} {
 		s.mu.Lock()
 		for _, payload := range slices.Sorted(maps.Keys(s.got)) {
-			if n := s.got[payload]; n > 1 && (s == m.away || strings.HasPrefix(payload, "two-")) {
-				errs = append(errs, fmt.Errorf("%s was given %q %d times", s.id, payload, n))
+			most := 1
+			if strings.HasPrefix(payload, "will-") {
+				most = m.wills[payload] // 0: it may come at any time, also as a client leaves
+			}
+			if at := s.got[payload]; len(at) > most && most > 0 && (s != m.roaming || strings.HasPrefix(payload, "two-")) {
+				errs = append(errs, fmt.Errorf("%s was given %q %d times: %s", s.id, payload, len(at), at))
 			}
 		}
 		s.mu.Unlock()

@@ -20,7 +20,7 @@ import (
 	"github.com/edgebus/edgebus/test/root"
 )
 
-// insideEnv says that the test's process has a network of its own already.
+// insideEnv says that the test's process has a network and mounts of its own already.
 const insideEnv = "TEST_IN_OWN_NETWORK"
 
 func TestMain(m *testing.M) {
@@ -30,7 +30,8 @@ func TestMain(m *testing.M) {
 	cmd := exec.Command(os.Args[0], os.Args[1:]...)
 	cmd.Env = append(os.Environ(), insideEnv+"=yes")
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
-	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET}
+	// Its mounts are nobody else's: a program that copied them all into a namespace of its own would keep a disk that is cut as it is.
+	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET, Unshareflags: syscall.CLONE_NEWNS}
 	signal.Notify(make(chan os.Signal, 1), os.Interrupt) // the other process ends its round, and sums up
 	err := cmd.Run()
 	var exit *exec.ExitError
