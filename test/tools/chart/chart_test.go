@@ -20,6 +20,7 @@ import (
 	policyv1 "k8s.io/api/policy/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/util/validation"
 	"sigs.k8s.io/json"
 	"sigs.k8s.io/yaml"
 )
@@ -259,6 +260,15 @@ func TestTheSchemaRefusesWhatTheChartCantUse(t *testing.T) {
 		out, err := runHelm(t, "template", "plant", chartDir, "--values", writeValues(t, values))
 		if err == nil || !strings.Contains(out, field) {
 			t.Errorf("%s: %v: %s", values, err, out)
+		}
+	}
+}
+
+// A StatefulSet makes no pods if its name leaves no room for a revision in their label controller-revision-hash.
+func TestTheLongestNameIsOneOfStatefulSets(t *testing.T) {
+	for kind, object := range render(t, clusterValues+"fullnameOverride: "+strings.Repeat("hub", 20)+"\n") {
+		if set, ok := object.(*appsv1.StatefulSet); ok && len(set.Name)+len("-0123456789") > validation.LabelValueMaxLength {
+			t.Errorf("%s: %s has %d characters", kind, set.Name, len(set.Name))
 		}
 	}
 }

@@ -35,9 +35,14 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- end -}}
 
+{{- /* The pods of a StatefulSet have a label with its name and 11 characters, 63 in all. */ -}}
+{{- define "nats.fullname" -}}
+{{- printf "%s-nats" (include "hub.fullname" . | trunc 47 | trimSuffix "-") -}}
+{{- end -}}
+
 {{- /* The name of a NATS server, in its certificate: a pod's, and that of the Service that names pods. */ -}}
 {{- define "nats.server" -}}
-{{- $name := printf "%s-nats" (include "hub.fullname" .root) -}}
+{{- $name := include "nats.fullname" .root -}}
 {{ $name }}-{{ .i }}.{{ $name }}
 {{- end -}}
 
