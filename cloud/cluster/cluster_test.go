@@ -4,6 +4,7 @@ package cluster
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -84,6 +85,7 @@ type testHub struct {
 	key      sealed.Key
 	ablation leftOut
 	now      func() time.Time
+	silence  time.Duration // 0: testSilence
 
 	turning sync.Mutex // held while it is started or killed
 	mu      sync.Mutex
@@ -117,7 +119,7 @@ func (h *testHub) startLocked() {
 	}
 	var m *Member
 	m = New(Options{
-		Log: h.log, Key: h.key, Name: h.name, Silence: testSilence, Logger: zerolog.Nop(), ablation: h.ablation, Now: h.now,
+		Log: h.log, Key: h.key, Name: h.name, Silence: cmp.Or(h.silence, testSilence), Logger: zerolog.Nop(), ablation: h.ablation, Now: h.now,
 		Lost: func(error) { go h.over(m) },
 	})
 	commit := m.Commit
@@ -625,6 +627,41 @@ func TestWhoHasTakenTheLogIsHeardBeforeItServes(t *testing.T) {
 		return err == nil && now >= end+16
 	}, 30*time.Second, time.Millisecond)
 	require.True(t, m.Owns())
+}
+
+// A hub that starts learns who serves also while the log has nothing but writes: it is not ready before.
+func TestAHubThatStartsLearnsTheOwnerWhileThatWrites(t *testing.T) {
+	c := newCluster(t, 2, leftOutNone)
+	for _, h := range c.hubs {
+		h.silence = 2 * time.Second // an owner that is idle for a quarter of it is heard
+	}
+	owner := c.startAll()
+	late := c.others(owner)[0]
+	stop, stopped := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(stopped)
+		for id := uint64(1); ; id++ {
+			select {
+			case <-stop:
+				return
+			default:
+				_ = c.put(owner, id)
+			}
+		}
+	}()
+	defer func() { close(stop); <-stopped }()
+	for _, what := range []func(*Member) bool{
+		func(m *Member) bool { return m.At() > 100 }, // it has more than what began with the owner
+		func(m *Member) bool { return m.Owner() == owner.name },
+	} {
+		late.kill()
+		late.start()
+		require.Eventually(t, func() bool {
+			late.mu.Lock()
+			defer late.mu.Unlock()
+			return what(late.member)
+		}, 30*time.Second, time.Millisecond)
+	}
 }
 
 // What shows how far a hub is never waits for an append.

@@ -90,6 +90,7 @@ type Member struct {
 	number   uint64
 	applying journal.Origin
 	sent     time.Duration // when the last frame was appended
+	told     time.Duration // when the last one was that says who owns the log
 
 	waiting sync.Mutex
 	renewed chan struct{} // closed with the next append
@@ -196,12 +197,14 @@ func (m *Member) idleKind() byte {
 	return kindIdle
 }
 
+// encodeSelf is what an owner says of itself. The caller holds mu.
 func (m *Member) encodeSelf() []byte {
 	says := ""
 	if m.o.Says != nil {
 		says = m.o.Says()
 	}
 	m.said.Store(&says)
+	m.told = m.o.Clock()
 	return encodeWriter(m.o.Name, m.o.Address, says)
 }
 
@@ -397,7 +400,7 @@ func (m *Member) next(ctx context.Context, from sealed.Mark) (next nextFrame) {
 	return next
 }
 
-// keepHeard has an owner be heard, until Close.
+// keepHeard has an owner be heard, until Close. Whoever begins to read amid groups has to be told of it as well.
 func (m *Member) keepHeard() {
 	every := m.o.Silence / 4
 	tick := time.NewTicker(every / 2)
@@ -417,7 +420,7 @@ func (m *Member) keepHeard() {
 func (m *Member) beHeard(every time.Duration) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.o.Clock()-m.sent < every {
+	if now := m.o.Clock(); now-m.sent < every && now-m.told < m.o.Silence {
 		return nil
 	}
 	err := m.append(m.idleKind(), m.encodeSelf())
