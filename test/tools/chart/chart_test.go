@@ -217,6 +217,11 @@ func checkPod(t *testing.T, set *appsv1.StatefulSet, service *corev1.Service) {
 		if !*c.SecurityContext.ReadOnlyRootFilesystem || *c.SecurityContext.AllowPrivilegeEscalation {
 			t.Errorf("the container %s may do more than it needs to: %+v", c.Name, c.SecurityContext)
 		}
+		for _, probe := range []*corev1.Probe{c.StartupProbe, c.ReadinessProbe, c.LivenessProbe} {
+			if probe != nil && probe.Exec != nil {
+				t.Errorf("a probe of the container %s runs %v, which reads the settings that the Secret has now, not those that the hub began with", c.Name, probe.Exec.Command)
+			}
+		}
 	}
 	for _, p := range service.Spec.Ports {
 		if !ports[p.TargetPort.String()] {
