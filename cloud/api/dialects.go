@@ -260,10 +260,11 @@ func renameFields(raw []byte, names map[string]string) ([]byte, error) {
 	return json.Marshal(renamed)
 }
 
-// schema is the OpenAPI schema of the dialect. It allows unknown fields, which are kept.
-func (d *dialectKind) schema() jsonObject {
+// schema is the OpenAPI schema of the dialect, beside all canonical ones. It allows unknown fields, which are kept.
+func (d *dialectKind) schema(all jsonObject) jsonObject {
 	def := d.Schema()
-	copyDescriptions(def, d.of)
+	canonical, _ := all[d.of.schemaName()].(jsonObject)
+	copyDescriptions(def, canonical)
 	def["description"] = "A " + d.Of() + " in the form of " + d.APIVersion() + ". Fields that are not described are kept."
 	props, _ := def["properties"].(jsonObject)
 	props["apiVersion"], props["kind"] = jsonObject{"type": "string"}, jsonObject{"type": "string"}
@@ -273,9 +274,8 @@ func (d *dialectKind) schema() jsonObject {
 }
 
 // copyDescriptions copies descriptions of the canonical schema to fields of the same name that have none.
-func copyDescriptions(def jsonObject, of *Kind) {
+func copyDescriptions(def, canonical jsonObject) {
 	texts := make(map[string]string)
-	canonical, _ := decodeSchemas()[of.schemaName()].(jsonObject)
 	eachProperty(canonical, func(name string, prop jsonObject) {
 		if text, _ := prop["description"].(string); texts[name] == "" {
 			texts[name] = text

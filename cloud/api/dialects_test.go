@@ -467,7 +467,7 @@ func TestEveryFieldOfADialectIsExplained(t *testing.T) {
 		if k.dialect == nil {
 			continue
 		}
-		def := k.dialect.schema()
+		def := k.dialect.schema(decodeSchemas())
 		for _, part := range []string{"spec", "status"} {
 			below, _ := def["properties"].(jsonObject)[part].(jsonObject)
 			eachProperty(below, func(name string, prop jsonObject) {

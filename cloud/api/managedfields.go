@@ -52,10 +52,10 @@ func formSchemas(kinds []Kind) (map[string]*spec.Schema, error) {
 	if err := json.Unmarshal(schemaText, &defs); err != nil {
 		return nil, err
 	}
-	dialects := jsonObject{}
+	all, dialects := decodeSchemas(), jsonObject{}
 	for i := range kinds {
 		if k := &kinds[i]; k.dialect != nil {
-			dialects[k.schemaName()] = k.dialect.schema()
+			dialects[k.schemaName()] = k.dialect.schema(all)
 		}
 	}
 	raw, err := json.Marshal(dialects)

@@ -54,7 +54,7 @@ func (k *Kind) gvk() jsonObject {
 func (k *Kind) addSchema(named, all jsonObject) {
 	named[k.schemaName()] = all[k.schemaName()]
 	if k.dialect != nil {
-		named[k.schemaName()] = k.dialect.schema()
+		named[k.schemaName()] = k.dialect.schema(all)
 	}
 }
 

@@ -242,7 +242,7 @@ func TestTheEdgesSchemasAreTheHubs(t *testing.T) {
 	for _, k := range addDialects(Kinds()) {
 		switch name := k.Group + "/" + k.Version + "/" + k.schemaName(); {
 		case k.Group == "devices.kubeedge.io":
-			edge[name] = k.dialect.schema()
+			edge[name] = k.dialect.schema(all)
 		case k.Group == resource.Group && slices.Contains([]string{resource.KindDevice, resource.KindDeviceModel, resource.KindNode}, k.Name):
 			edge[name] = all[k.schemaName()]
 		}
