@@ -221,18 +221,12 @@ $(TOOLS)/gotestsum $(TOOLS)/golangci-lint $(TOOLS)/govulncheck: scripts/tools/go
 	@$(STAGE) $(@F) env -C scripts/tools GOBIN=$(TOOLS) go install $(TOOL)
 	@touch $@
 
-# A recent kubectl, from its module: what the API is tried with beside the system's own.
-$(TOOLS)/kubectl: test/tools/kubectl/go.mod test/tools/kubectl/go.sum test/tools/kubectl/main.go
-	@$(STAGE) $(@F) env -C test/tools/kubectl go build -ldflags '-s -w' -o $(TOOLS)/kubectl .
-	@touch $@
-
-# A controller that is written with controller-runtime, and helm: what else speaks the Kubernetes API.
-$(TOOLS)/controller: test/tools/controller/go.mod test/tools/controller/go.sum test/tools/controller/main.go
-	@$(STAGE) $(@F) env -C test/tools/controller go build -ldflags '-s -w' -o $(TOOLS)/controller .
-	@touch $@
-
-$(TOOLS)/helm: test/tools/helm/go.mod test/tools/helm/go.sum
-	@$(STAGE) $(@F) env -C test/tools/helm go build -ldflags '-s -w' -o $(TOOLS)/helm helm.sh/helm/v3/cmd/helm
+# What else speaks the Kubernetes API: a recent kubectl, which is tried beside the system's own, a controller that is written with
+# controller-runtime, and helm. One module, so that what they share is compiled once.
+$(TOOLS)/kubectl $(TOOLS)/controller: TOOL = ./$(@F)
+$(TOOLS)/helm: TOOL := helm.sh/helm/v3/cmd/helm
+$(TOOLS)/kubectl $(TOOLS)/controller $(TOOLS)/helm: test/tools/kubernetes/go.mod test/tools/kubernetes/go.sum $(wildcard test/tools/kubernetes/*/main.go)
+	@$(STAGE) $(@F) env -C test/tools/kubernetes go build -ldflags '-s -w' -o $(TOOLS)/ $(TOOL)
 	@touch $@
 
 # A mapper made with KubeEdge's framework, for the bridge that KubeEdge's mappers register with.
@@ -240,9 +234,9 @@ $(TOOLS)/kubeedge-mapper: test/tools/kubeedge/go.mod test/tools/kubeedge/go.sum 
 	@$(STAGE) $(@F) env -C test/tools/kubeedge go build -ldflags '-s -w' -o $(TOOLS)/kubeedge-mapper .
 	@touch $@
 
-# cosign, which verifies what a release signs.
-$(TOOLS)/cosign: test/tools/cosign/go.mod test/tools/cosign/go.sum
-	@$(STAGE) $(@F) env -C test/tools/cosign go build -ldflags '-s -w' -o $(TOOLS)/cosign github.com/sigstore/cosign/v2/cmd/cosign
+# What of cosign verifies what a release signs.
+$(TOOLS)/cosign: test/tools/cosign/go.mod test/tools/cosign/go.sum test/tools/cosign/main.go
+	@$(STAGE) $(@F) env -C test/tools/cosign go build -ldflags '-s -w' -o $(TOOLS)/cosign .
 	@touch $@
 
 # The server of NATS, which replicates the log of several hubs.

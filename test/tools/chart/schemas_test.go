@@ -24,7 +24,7 @@ func schemaFiles() map[string]string {
 func writeSchemas(t *testing.T, dir string) {
 	t.Helper()
 	find := exec.Command("go", "list", "-m", "-f", "{{.Dir}}", "k8s.io/kubectl")
-	find.Dir = filepath.Join("..", "kubectl")
+	find.Dir = filepath.Join("..", "kubernetes")
 	module, err := find.Output()
 	if err != nil {
 		t.Fatal(err)
