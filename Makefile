@@ -29,9 +29,9 @@ WHOLE := ./test/e2e/... ./test/interop/... ./test/flood/... ./test/kube/... ./te
 UNIT = $$(go list ./... | grep -Ev '/test/(e2e|interop|flood|kube|chaos|bench)(/|$$)')
 PROGRAMS := ./cloud/cmd/... ./edge/cmd/... ./mappers/cmd/...
 
-# Tests of whole programs that need root: loop mounts and namespaces. And those that `make e2e` runs in part.
+# Tests of whole programs that need root: loop mounts and namespaces. And those of which `make e2e` runs one part, and `make chaos` the others.
 ROOTED := FullDisk|FrozenDisk|AnotherNamespace|PowerCut|ReadOnlyDisk|BadNetwork|NetworkNamespace|OnAHost|OnHosts
-IN_PART := KilledAtEveryStep|KilledInARollBack|EachDamagedFile
+IN_PART := KilledAtEveryStep|KilledInARollBack|EachDamagedFile|TestScripts/kubectl-verbs
 
 # Tests mostly wait for what they test, not for the processor: more of them run at a time than there are processors.
 PARALLEL := -p 4 -parallel 6
@@ -68,20 +68,23 @@ unit: needs $(TOOLS)/gotestsum $(TOOLS)/nats-server ## run the packages' tests, 
 
 .PHONY: race
 race: needs needs-gcc $(TOOLS)/gotestsum $(TOOLS)/nats-server ## run the packages' tests with the race detector
-	@$(call TESTS,race,$(UNIT),-race -timeout 15m,CGO_ENABLED=1)
+	@$(call TESTS,race,$(UNIT),-race -timeout 20m -p 4,CGO_ENABLED=1)
+
+.PHONY: race-compiled
+race-compiled: needs-gcc # for make race
+	@$(STAGE) race-compiled env CGO_ENABLED=1 go list -race -test -export -f '{{""}}' $(UNIT)
 
 .PHONY: e2e
 e2e: needs needs-shells $(TOOLS)/gotestsum $(TOOLS)/kubectl $(TOOLS)/oidc-provider $(TOOLS)/controller $(TOOLS)/helm $(TOOLS)/nats-server build ## run the scripts against the real programs
 	@$(call TESTS,e2e,./test/e2e/... ./test/kube/...,$(PARALLEL) -count=1 -timeout 10m)
 
 .PHONY: interop
-interop: needs needs-clients $(TOOLS)/gotestsum $(TOOLS)/kubectl $(TOOLS)/kubeedge-mapper build ## try the MQTT clients, brokers and kubectl of others with the programs, and flood them
+interop: needs needs-clients $(TOOLS)/gotestsum $(TOOLS)/kubectl $(TOOLS)/kubeedge-mapper build ## try the MQTT clients, brokers and devices of others with the programs, and flood them
 	@$(call TESTS,interop,./test/interop/... ./test/flood/...,-count=1 -timeout 10m -p 1 -parallel 4)
-	@$(call TESTS,kubectl,./test/e2e,-count=1 -run TestScripts/kubectl-verbs,ALL_TESTS=1)
 
 .PHONY: chaos
-chaos: needs $(TOOLS)/gotestsum $(TOOLS)/nats-server $(TOOLS)/linearizable build ## break links, kill programs and cut power, ROUNDS times, and set clocks, CLOCK_ROUNDS times (SEED repeats a run); and what needs root
-	@$(call TESTS,root,./test/e2e ./test/e2e/upgrade ./broker/journal ./broker/wal ./broker/history ./cloud/store/disk ./test/disk,-count=1 -timeout 10m -run '$(ROOTED)|$(IN_PART)',ROOT_TESTS=1 ALL_TESTS=1)
+chaos: needs $(TOOLS)/gotestsum $(TOOLS)/kubectl $(TOOLS)/nats-server $(TOOLS)/linearizable build ## break links, kill programs and cut power, ROUNDS times, and set clocks, CLOCK_ROUNDS times (SEED repeats a run); and what needs root, or the system's kubectl
+	@$(call TESTS,root,./test/e2e ./test/e2e/upgrade ./broker/journal ./broker/wal ./broker/history ./cloud/store/disk ./test/disk,-count=1 -timeout 10m -p 3 -parallel 4 -run '$(ROOTED)|$(IN_PART)',ROOT_TESTS=1 ALL_TESTS=1)
 	@rm -f .out/chaos.txt
 	@status=0; ROOT_TESTS=1 CHAOS_SUMMARY=$(CURDIR)/.out/chaos.txt $(STAGE) chaos $(GOTESTSUM) --jsonfile .out/chaos.json -- \
 		-count=1 -timeout $$((20 + (ROUNDS + CLOCK_ROUNDS) / 2))m ./test/chaos/... || status=$$?; \
@@ -167,7 +170,7 @@ golden: ## write the golden files anew; read the difference before you commit it
 
 .PHONY: ci
 ci: ## what CI runs after `make test`: lint, race, interop, the page, packages, chaos and a short fuzz
-	@scripts/ci.sh lint race interop page packages-test chaos fuzz
+	@scripts/ci.sh chaos+lint+race-compiled race interop page packages-test fuzz
 
 .PHONY: clean
 clean: ## remove what was built, apart from the tools

@@ -137,7 +137,9 @@ func TestAHubThatAnswersFirstOrLetsReadersWaitIsFound(t *testing.T) {
 	replaced, err := json.Marshal(map[string]any{"Replace": map[string]string{source: changed}})
 	require.NoError(t, err)
 	require.NoError(t, os.WriteFile(overlay, replaced, 0o600))
-	said, err := exec.CommandContext(t.Context(), "go", "test", "-c", "-overlay", overlay, "-o", program, ".").CombinedOutput()
+	build := exec.CommandContext(t.Context(), "go", "test", "-c", "-vet=off", "-ldflags=-s -w", "-overlay", overlay, "-o", program, ".")
+	build.Env = append(os.Environ(), "CGO_ENABLED=0") // as all but the race detector's programs, which are compiled already
+	said, err := build.CombinedOutput()
 	require.NoError(t, err, "%s", said)
 	for fault, found := range map[string]string{"answers first": "nothing is acknowledged", "readers wait": "takes longer than|a client can't connect"} {
 		run := exec.CommandContext(t.Context(), program, "-test.run=^TestNobodyWhoReadsWaitsForALogThatDoesNotAnswer$", "-test.timeout=2m")

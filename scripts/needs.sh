@@ -20,6 +20,8 @@ if ((EUID != 0)) || ! command -v apt-get >/dev/null; then
 	echo "missing: ${missing[*]}. Install the packages ${packages[*]} (on Debian: sudo apt-get install ${packages[*]})." >&2
 	exit 1
 fi
+exec 9<"$0"
+flock 9 # of targets that run at a time, one installs
 echo "── installing ${packages[*]}"
 export DEBIAN_FRONTEND=noninteractive
 apt-get update -qq

@@ -1,16 +1,14 @@
 #!/usr/bin/env bash
-# stage.sh NAME COMMAND…: runs the command and says how many seconds it took.
+# stage.sh NAME COMMAND…: runs the command and says how many seconds it took, and how much of a processor.
 set -euo pipefail
 
 name=$1
 shift
 echo "── $name"
-start=$SECONDS
 status=0
-"$@" || status=$?
-if ((status == 0)); then
-	echo "── $name: done in $((SECONDS - start)) s"
-else
-	echo "── $name: FAILED after $((SECONDS - start)) s"
+TIMEFORMAT="── $name: done in %0R s, with %P %% of a processor"
+time "$@" || status=$?
+if ((status != 0)); then
+	echo "── $name: FAILED"
 fi
 exit "$status"

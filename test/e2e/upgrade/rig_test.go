@@ -78,7 +78,7 @@ var builtPrograms = sync.OnceValues(func() (map[string]string, error) {
 // buildProgram builds a program from the sources in a directory.
 func buildProgram(sources, pkg, version, file string, flags ...string) error {
 	const path = "github.com/edgebus/edgebus/"
-	line := []string{"build", "-trimpath", "-tags", "testprogram", "-ldflags", "-s -w -X " + path + "broker/daemon.version=" + version, "-o", file}
+	line := []string{"build", "-trimpath", "-tags", "testprogram,grpcnotrace", "-ldflags", "-s -w -X " + path + "broker/daemon.version=" + version, "-o", file}
 	cmd := exec.Command("go", append(append(line, flags...), path+pkg)...)
 	cmd.Dir, cmd.Env = sources, append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := cmd.CombinedOutput(); err != nil {

@@ -474,6 +474,7 @@ func TestTheAgentReplacesItself(t *testing.T) {
 // A disk may be full from any step on. How the upgrade goes on depends on what the file system has left, for whom: it ends, or waits for room. Whatever
 // it does, once there is room it has an end, with a reason if it failed; and the node runs a whole version, and has lost nothing.
 func TestFullDisk(t *testing.T) {
+	t.Parallel()
 	tryOnDisk(t)
 	for _, c := range []struct {
 		at  string // the step before which it is filled
@@ -528,6 +529,7 @@ func tryOnDisk(t *testing.T) {
 
 // After a power cut before each step, and around each write of the state, the node has what was synced, and runs a whole version again.
 func TestPowerCutAtEveryStep(t *testing.T) {
+	t.Parallel()
 	tryOnDisk(t)
 	d := disk.New(t, 200)
 	killUpgrades(t, 1, func(n *testNode) { n.data = d.Dir }, func(n *testNode) {
