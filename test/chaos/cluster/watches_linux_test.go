@@ -12,6 +12,8 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sync/errgroup"
+
 	"github.com/edgebus/edgebus/test/harness"
 )
 
@@ -164,16 +166,21 @@ func (w *watches) check(ctx context.Context) error {
 		err = fmt.Errorf("%q", w.faults[:min(len(w.faults), 10)])
 	}
 	w.mu.Unlock()
+	if err != nil {
+		return err
+	}
+	var deletes errgroup.Group
+	deletes.SetLimit(8)
 	for _, name := range made {
-		if err == nil {
-			err = harness.Eventually(ctx, recovery, func(ctx context.Context) error {
+		deletes.Go(func() error {
+			return harness.Eventually(ctx, recovery, func(ctx context.Context) error {
 				status, text, err := w.l.call(ctx, 3*time.Second, http.MethodDelete, w.l.someHub(), "devicemodels/"+name, "")
 				if err == nil && status != http.StatusOK && status != http.StatusNotFound {
 					err = fmt.Errorf("%d %s", status, text)
 				}
 				return err
 			})
-		}
+		})
 	}
-	return err
+	return deletes.Wait()
 }
