@@ -168,12 +168,13 @@ func NoteVersion(o store.Object, s resource.NodeStatus) []byte {
 	if assigned == nil || bytes.Equal(assigned, rawjson.Field(annotations, versionAnnotation)) {
 		return nil
 	}
-	var meta resource.Meta
-	if json.Unmarshal(parts.Metadata, &meta) != nil {
+	m := fleetNode{spec: parts.Spec}
+	m.generation, _ = strconv.ParseInt(string(rawjson.Field(parts.Metadata, "generation")), 10, 64)
+	if m.follow(s); m.specState() != rollout.Done {
 		return nil
 	}
-	m := fleetNode{generation: meta.Generation, spec: parts.Spec}
-	if m.follow(s); m.specState() != rollout.Done {
+	var meta resource.Meta
+	if json.Unmarshal(parts.Metadata, &meta) != nil {
 		return nil
 	}
 	meta.Annotations[versionAnnotation] = meta.Annotations[assignedAnnotation]

@@ -3,7 +3,7 @@
 package fleet
 
 import (
-	"encoding/json"
+	"bytes"
 	"maps"
 	"slices"
 	"sync"
@@ -18,9 +18,8 @@ func fleetKey(name string) store.Key { return store.Key{Kind: resource.KindFleet
 
 // fleetOfNode is the fleet of a Node, as key.
 func fleetOfNode(o store.Object) []store.Key {
-	var owner string
-	_ = json.Unmarshal(rawjson.Field(rawjson.Field(o.Data, "metadata"), "owner"), &owner) // most have none
-	if fleet, owned := OwnedBy(owner); owned {
+	owner := bytes.Trim(rawjson.Field(rawjson.Field(o.Data, "metadata"), "owner"), `"`) // most have none; in a fleet's name nothing is escaped
+	if fleet, owned := OwnedBy(string(owner)); owned {
 		return []store.Key{fleetKey(fleet)}
 	}
 	return nil

@@ -150,9 +150,10 @@ func UpdateStatus[T any](ctx context.Context, c *Controller, key store.Key, chan
 }
 
 // UpdateDerived is UpdateStatus of what follows from what is stored elsewhere, and is written again after a restart: it needn't be stored.
-// change reports whether that is so of what it changes.
+// change reports whether that is so of what it changes, and is given no spec.
 func UpdateDerived[T any](ctx context.Context, c *Controller, key store.Key, change func(*T) (derived bool, err error)) error {
 	w := c.write(Status)
+	w.statusOnly = true
 	return updatePart(ctx, c, key, w, "update status", func(v *T) (err error) {
 		w.Derived, err = change(v)
 		return err
@@ -175,7 +176,11 @@ func updatePart[T any](ctx context.Context, c *Controller, key store.Key, w *Wri
 	var before uint64
 	stored, err := c.registry.Change(ctx, key, w, func(old *Object) (*Object, error) {
 		before = old.rev
-		v, err := k.Typed(old)
+		read := *old
+		if w.statusOnly {
+			read.Spec = nil
+		}
+		v, err := k.Typed(&read)
 		if err == nil {
 			err = change(v.(*T))
 		}

@@ -49,6 +49,8 @@ type WriteOptions struct {
 	Annotations map[string]string
 	// Derived says that what changes, a status or annotations, follows from what is stored elsewhere, and needn't be stored.
 	Derived bool
+	// statusOnly says that the writer looks at no spec, which then isn't decoded for it.
+	statusOnly bool
 	// DryRun says that everything happens but the write.
 	DryRun bool
 	// Force says that the writer deletes what its kind keeps from users.
@@ -404,17 +406,22 @@ func (k *Kind) validateStatus(old, wanted *Object) error {
 	if most := max(maxStatus, k.MaxStatus); len(wanted.Status) > max(most, len(old.Status)) {
 		return resource.Errorf(resource.TooLarge, "status", "it has %d bytes; at most %d are kept", len(wanted.Status), most)
 	}
-	var status struct{ Conditions []resource.Condition }
-	_ = json.Unmarshal(orEmpty(wanted.Status), &status) // it has been decoded into the kind's Go type
-	err := resource.CheckConditions(status.Conditions)
-	if err != nil || k.ValidateStatus == nil {
-		return err
-	}
 	typed := wanted.value
 	if typed == nil {
+		var err error
 		if typed, err = k.Typed(&Object{TypeMeta: wanted.TypeMeta, Metadata: wanted.Metadata, Status: wanted.Status}); err != nil {
 			return err
 		}
+	}
+	if _, _, status := commonFields(typed); status.IsValid() {
+		if field := status.FieldByName("Conditions"); field.IsValid() {
+			if err := resource.CheckConditions(field.Interface().([]resource.Condition)); err != nil {
+				return err
+			}
+		}
+	}
+	if k.ValidateStatus == nil {
+		return nil
 	}
 	return k.ValidateStatus(typed)
 }

@@ -567,6 +567,7 @@ func (c *controller) conditions(before []resource.Condition, generation int64, o
 	if o.refers || unresolved != nil || slices.ContainsFunc(before, func(o resource.Condition) bool { return o.Type == resolved.Type }) {
 		list = resource.SetCondition(list, resolved, now)
 	}
+	resource.SetNodeGeneration(list, generation) // else they would be written next, for that alone
 	return list
 }
 
@@ -576,7 +577,7 @@ const maxMessage = 4 << 10
 // indexNode has a Node found by the objects that its spec refers to.
 func indexNode(o store.Object) (v struct{}, refs []store.Key, ok bool) {
 	var spec resource.NodeSpec
-	if parts, _ := objects.PartsOf(o.Data); len(parts.Spec) > 0 && json.Unmarshal(parts.Spec, &spec) == nil {
+	if parts, _ := objects.PartsOf(o.Data); bytes.Contains(parts.Spec, []byte(`Ref"`)) && json.Unmarshal(parts.Spec, &spec) == nil {
 		refs = LookedUpKeys(spec)
 	}
 	return v, refs, true

@@ -3,6 +3,7 @@
 package twin
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"testing"
@@ -157,4 +158,35 @@ func TestANodeIsToldItsLabelsWithItsDevices(t *testing.T) {
 	c.gets("membership", `{"devices":["lamp"],"labels":{"site":"yard"}}`)
 	label(nil)
 	c.gets("membership", `{"devices":["lamp"]}`)
+}
+
+// What the hub says of a node beside its rendering is about another generation when that spec is rendered, not once before and once then.
+func TestWhileASpecIsRenderedTheNodesStatusStaysAsItIs(t *testing.T) {
+	r := newRig(t)
+	data := func(generation string) []byte {
+		return []byte(`{"metadata":{"name":"n1","generation":` + generation + `},"spec":{"os":{"image":"` + generation + `"}}}`)
+	}
+	node, err := r.store.Create(t.Context(), store.Object{
+		Key: nodeObjectKey, Data: data("1"), Status: []byte(`{"conditions":[{"type":"SpecRendered","status":"True","reason":"Rendered","observedGeneration":1}]}`),
+	})
+	require.NoError(t, err)
+	ready := func(generation int64) func() bool {
+		return func() bool {
+			return r.nodeCondition(resource.ConditionReady).ObservedGeneration == generation && r.twins.status.waiting() == 0
+		}
+	}
+	require.Eventually(t, ready(1), testTimeout, pollInterval)
+	_, err = r.store.Update(t.Context(), store.Object{Key: nodeObjectKey, Data: data("2")}, 0)
+	require.NoError(t, err)
+	_, err = r.store.Create(t.Context(), store.Object{Key: store.Key{Kind: node.Kind, Name: "n2"}, Data: []byte(`{"metadata":{"name":"n2"}}`)})
+	require.NoError(t, err)
+	require.Eventually(t, func() bool { s, _ := r.nodeStatus("n2"); return len(s.Conditions) > 0 && ready(1)() }, testTimeout, pollInterval)
+	require.EqualValues(t, 2, r.twins.Stats().Statuses, "one of each node")
+
+	node, err = r.store.Get(t.Context(), nodeObjectKey)
+	require.NoError(t, err)
+	status := bytes.Replace(node.Status, []byte(`"reason":"Rendered","observedGeneration":1`), []byte(`"reason":"Rendered","observedGeneration":2`), 1)
+	_, err = r.store.Update(t.Context(), store.Object{Key: nodeObjectKey, Status: status}, 0)
+	require.NoError(t, err)
+	require.Eventually(t, ready(2), testTimeout, pollInterval)
 }

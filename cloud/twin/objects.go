@@ -3,6 +3,7 @@
 package twin
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -82,7 +83,7 @@ func (t *Twins) follow(ctx context.Context, kind string, from uint64) error {
 		}
 		t.host.Put(tree.OwnSender, eventBytes(events), func(b *batch) {
 			for _, e := range events {
-				t.changed(b, kind, e.Object, e.Type == store.Deleted)
+				t.changed(b, kind, e.Old, e.Object, e.Type == store.Deleted)
 			}
 		})
 	}
@@ -100,7 +101,7 @@ func (t *Twins) replaceAll(b *batch, kind string, objs []store.Object) {
 	have := make(map[string]bool, len(objs))
 	for _, o := range objs {
 		have[o.Namespace+"/"+o.Name] = true
-		t.changed(b, kind, o, false)
+		t.changed(b, kind, nil, o, false)
 	}
 	switch kind {
 	case resource.KindDevice:
@@ -126,7 +127,8 @@ func (t *Twins) replaceAll(b *batch, kind string, objs []store.Object) {
 	}
 }
 
-func (t *Twins) changed(b *batch, kind string, o store.Object, deleted bool) {
+// changed applies a change; before is nil if that isn't known.
+func (t *Twins) changed(b *batch, kind string, before *store.Object, o store.Object, deleted bool) {
 	switch kind {
 	case resource.KindDevice:
 		if deleted {
@@ -147,9 +149,15 @@ func (t *Twins) changed(b *batch, kind string, o store.Object, deleted bool) {
 		if n := t.nodes.byName[o.Name]; n != nil {
 			n.lacksNode = false
 		}
-		var labels map[string]string
-		_ = json.Unmarshal(rawjson.Field(rawjson.Field(o.Data, "metadata"), "labels"), &labels) // most have none
-		t.nodes.setLabels(b, o.Name, labels)
+		text := rawjson.Field(rawjson.Field(o.Data, "metadata"), "labels")
+		if before == nil || !bytes.Equal(text, rawjson.Field(rawjson.Field(before.Data, "metadata"), "labels")) {
+			var labels map[string]string
+			_ = json.Unmarshal(text, &labels) // most have none
+			t.nodes.setLabels(b, o.Name, labels)
+		}
+		if before != nil && generationOf(before.Data) != generationOf(o.Data) && bytes.Contains(before.Status, []byte(resource.ConditionSpecRendered)) {
+			return // the status follows when the spec is rendered
+		}
 		if n := t.nodes.byName[o.Name]; n == nil || n.writtenRev.Load() != o.Rev { // otherwise it is the status that this process wrote
 			t.status.node(o.Name)
 		}

@@ -455,8 +455,7 @@ func (sw *statusWriter) nodeStatus(ctx context.Context, f nodeFacts, obj store.O
 	if f.otherHubKnown { // otherwise the former condition still holds
 		s.Conditions = resource.OtherHubCondition(s.Conditions, f.otherHub, now)
 	}
-	resource.SetObservedGeneration(s.Conditions, generationOf(obj.Data), resource.ConditionReady, resource.QuotaExceeded, resource.OfAnotherHub, resource.ConditionRenewal, resource.ConditionDiskPressure, resource.RolledBack, resource.ReportUntrue,
-		resource.ConditionAgentOnline, resource.ConditionDiscovererOnline)
+	resource.SetNodeGeneration(s.Conditions, generationOf(obj.Data))
 	return was, s, nil
 }
 

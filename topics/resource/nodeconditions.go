@@ -29,6 +29,12 @@ func RenewalCondition(prev []Condition, why string, now time.Time) []Condition {
 // ConditionReady says whether a node's link to the hub is up.
 const ConditionReady = "Ready"
 
+// SetNodeGeneration sets the observedGeneration of the conditions of a Node that nothing in its spec affects.
+func SetNodeGeneration(list []Condition, generation int64) {
+	SetObservedGeneration(list, generation, ConditionReady, QuotaExceeded, OfAnotherHub, ConditionRenewal, ConditionDiskPressure, RolledBack, ReportUntrue,
+		ConditionAgentOnline, ConditionDiscovererOnline)
+}
+
 // ReadyCondition sets the condition Ready. ended is why the last connection of an offline node ended. It is empty if the node
 // has not connected since the hub started; the message in prev is then kept.
 func ReadyCondition(prev []Condition, state, ended string, now time.Time) []Condition {
