@@ -11,7 +11,7 @@ import (
 // mostMappers bounds how many of a node's mappers are asked which settings they take.
 const mostMappers = 100
 
-// readDeviceSettings reads which settings a node's mappers have published. Before there are twins nobody has published any.
+// readDeviceSettings reads which settings a node's mappers have published, or those of any node for the name "+". Before there are twins nobody has published any.
 func readDeviceSettings(twins *twin.Twins, node string) (list []resource.ProtocolSettings) {
 	if twins == nil || node == "" {
 		return nil

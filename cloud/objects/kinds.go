@@ -172,23 +172,55 @@ func warnMissingReferences(ctx context.Context, r store.Reader, old, next any) (
 	return warnings
 }
 
-// mostSettingWarnings bounds what is said of one Device.
+// mostSettingWarnings bounds what is said of one object.
 const mostSettingWarnings = 10
 
-// warnSettings names what none of the node's mappers of the protocol takes: what the one says that takes the most. A mapper that hasn't said which settings it
-// has takes any.
-func warnSettings(p resource.Protocol, list []resource.ProtocolSettings) (warnings []string) {
-	asked := false
-	for _, s := range list {
-		if !slices.ContainsFunc(s.Protocols, func(name string) bool { return resource.SameProtocol(name, p.Type) }) {
-			continue
+// warnSettings names what mappers of its protocols don't take of a Device, or of a model: a Device is compared with the mappers of its node, a model with those of
+// any, for its devices may be on each.
+func (s *Registry) warnSettings(obj any) (warnings []string) {
+	if s.DeviceSettings == nil {
+		return nil
+	}
+	switch o := obj.(type) {
+	case *resource.Device:
+		warnings = leastWrong(o.Spec.Protocol.Type, s.DeviceSettings(o.Spec.NodeName), func(mapper resource.ProtocolSettings) []string {
+			wrong := mapper.CheckDevice("spec.protocol.config", o.Spec.Protocol.Config)
+			for i, v := range o.Spec.PropertyVisitors {
+				wrong = append(wrong, mapper.CheckVisitor(fmt.Sprintf("spec.propertyVisitors[%d].config", i), v)...)
+			}
+			return wrong
+		})
+	case *resource.DeviceModel:
+		var list []resource.ProtocolSettings
+		if len(o.Spec.PropertyVisitors) > 0 {
+			list = s.DeviceSettings("+")
 		}
-		wrong := s.CheckDevice(p.Config)
-		if !asked || len(wrong) < len(warnings) {
-			asked, warnings = true, wrong
+		for i, pv := range o.Spec.PropertyVisitors {
+			warnings = append(warnings, leastWrong(pv.Protocol, list, func(mapper resource.ProtocolSettings) []string {
+				at := fmt.Sprintf("spec.propertyVisitors[%d].", i)
+				wrong := mapper.CheckDevice(at+"config", pv.Config)
+				for j, v := range pv.Visitors {
+					wrong = append(wrong, mapper.CheckVisitor(fmt.Sprintf("%svisitors[%d].config", at, j), v)...)
+				}
+				return wrong
+			})...)
 		}
 	}
 	return warnings[:min(len(warnings), mostSettingWarnings)]
+}
+
+// leastWrong is what the one of the mappers of a protocol finds wrong that takes the most. A mapper that hasn't said which settings it has takes any.
+func leastWrong(protocol string, mappers []resource.ProtocolSettings, check func(mapper resource.ProtocolSettings) []string) (least []string) {
+	asked := false
+	for _, mapper := range mappers {
+		if !slices.ContainsFunc(mapper.Protocols, func(name string) bool { return resource.SameProtocol(name, protocol) }) {
+			continue
+		}
+		if wrong := check(mapper); !asked || len(wrong) < len(least) {
+			asked, least = true, wrong
+		}
+	}
+	return least
 }
 
 // warnModes names permissions that were written in octal, where the number is decimal: 644 is 1204 in octal. Those up to 777 in octal that

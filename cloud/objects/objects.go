@@ -31,7 +31,7 @@ type Options struct {
 	NodeReferences []func(ctx context.Context, node resource.Meta) ([]Reference, error)
 	// Fetched reports whether a blob was fetched from a Repository; nil: none was.
 	Fetched func(ctx context.Context, digest string) (bool, error)
-	// DeviceSettings are the settings that a node's mappers take for their Devices; nil: it isn't known of any.
+	// DeviceSettings are the settings that a node's mappers take for their Devices, and those of any node for the name "+"; nil: it isn't known of any.
 	DeviceSettings func(node string) []resource.ProtocolSettings
 	// Suffix completes a generateName. If the name is taken it is called again. Default: random letters.
 	Suffix func() string

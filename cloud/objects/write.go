@@ -272,8 +272,8 @@ func (s *Registry) validate(ctx context.Context, k *Kind, old, next *Object, w *
 	if changed && k.Warnings != nil {
 		w.Warnings = k.Warnings(ctx, s.Reader, prev, typed)
 	}
-	if d, ok := typed.(*resource.Device); ok && changed && s.DeviceSettings != nil && !strings.HasPrefix(w.Origin, controllerOrigin) {
-		w.Warnings = append(w.Warnings, warnSettings(d.Spec.Protocol, s.DeviceSettings(d.Spec.NodeName))...)
+	if changed && !strings.HasPrefix(w.Origin, controllerOrigin) {
+		w.Warnings = append(w.Warnings, s.warnSettings(typed)...)
 	}
 	if changed {
 		if err := s.setReady(k, next); err != nil {

@@ -207,3 +207,38 @@ func TestAStatusThatWasDerivedIsWrittenWhenItChanges(t *testing.T) {
 	require.NoError(t, err)
 	require.Contains(t, string(now.Status), `"state":"offline"`)
 }
+
+func TestWhatMappersDoNotTakeOfAModelIsSaidToWhoWritesIt(t *testing.T) {
+	r := newTestRegistry(t)
+	var asked []string
+	tables := []resource.ProtocolSettings{
+		{Protocols: []string{"mqtt"}, Property: []resource.ProtocolSetting{{Name: "state", Type: "string"}}},
+		{Protocols: []string{"MQTT"}, Property: []resource.ProtocolSetting{{Name: "state", Type: "string"}, {Name: "path", Type: "string"}}},
+	}
+	r.DeviceSettings = func(node string) []resource.ProtocolSettings {
+		asked = append(asked, node)
+		return tables
+	}
+	config := map[string]resource.Value{"state": "{topic}", "path": "on", "off": "OFF"}
+	visitors := []resource.Visitor{{PropertyName: "on", Config: config}}
+	write := func(kind, name string, obj any) []string {
+		t.Helper()
+		k, w := r.Kind(kind), &objects.WriteOptions{Manager: "ann"}
+		next, err := k.Untyped(obj)
+		require.NoError(t, err)
+		next.Metadata.Name, next.Metadata.Namespace = name, "default"
+		_, err = r.Registry.Create(t.Context(), store.Key{Kind: kind, Namespace: "default", Name: name}, next, w)
+		require.NoError(t, err)
+		return w.Warnings
+	}
+	model := new(resource.DeviceModel)
+	model.Spec.Properties = []resource.Property{{Name: "on"}}
+	model.Spec.PropertyVisitors = []resource.ProtocolVisitors{{Protocol: "mqtt", Visitors: visitors}, {Protocol: "knx", Visitors: visitors}}
+	require.Equal(t, []string{"spec.propertyVisitors[0].visitors[0].config.off: is no setting of MQTT; its settings are state, path"},
+		write(resource.KindDeviceModel, "plug", model), "the mapper that takes the most counts, and of knx none is known")
+	device := new(resource.Device)
+	device.Spec.DeviceModelRef.Name, device.Spec.NodeName, device.Spec.Protocol.Type = "plug", "n1", "mqtt"
+	device.Spec.PropertyVisitors = visitors
+	require.Contains(t, write(resource.KindDevice, "lamp", device), "spec.propertyVisitors[0].config.off: is no setting of MQTT; its settings are state, path")
+	require.Equal(t, []string{"+", "n1"}, asked, "a model's devices may be on any node")
+}

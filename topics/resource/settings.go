@@ -89,25 +89,43 @@ func limitText(limit *float64) string {
 	return strconv.FormatFloat(*limit, 'f', -1, 64)
 }
 
-// CheckDevice says what a mapper with these settings won't take of a Device's spec.protocol.config: each the field and the rule. Empty values are none, and
-// what is left out may be the model's.
-func (s ProtocolSettings) CheckDevice(config map[string]Value) (wrong []string) {
-	if len(s.Device) == 0 {
+// CheckDevice says what a mapper with these settings won't take of a Device's spec.protocol.config, or of what a model has for it: each the field and the rule.
+// Empty values are none, and what is left out may be the model's.
+func (s ProtocolSettings) CheckDevice(at string, config map[string]Value) (wrong []string) {
+	return s.check(at, s.Device, config, s.Free)
+}
+
+// CheckVisitor says the same of the config of a visitor.
+func (s ProtocolSettings) CheckVisitor(at string, v Visitor) (wrong []string) {
+	list := s.Property
+	switch {
+	case v.EventName != "":
+		list = s.Event
+	case v.CommandName != "":
+		list = s.Command
+	}
+	return s.check(at, list, v.Config, false)
+}
+
+func (s ProtocolSettings) check(at string, list []ProtocolSetting, config map[string]Value, free bool) (wrong []string) {
+	if len(list) == 0 {
 		return nil
 	}
 	var known []string
-	for _, setting := range s.Device {
+	for _, setting := range list {
 		known = append(known, setting.Name)
 	}
 	for _, key := range slices.Sorted(maps.Keys(config)) {
-		i := slices.IndexFunc(s.Device, func(setting ProtocolSetting) bool { return setting.names(key) })
+		value := strings.TrimSpace(string(config[key]))
+		i := slices.IndexFunc(list, func(setting ProtocolSetting) bool { return setting.names(key) })
 		switch {
-		case strings.TrimSpace(string(config[key])) == "" || key == settingOfAll || i < 0 && s.Free:
+		case value == "" || key == settingOfAll || i < 0 && free:
 		case i < 0:
-			wrong = append(wrong, fmt.Sprintf("spec.protocol.config.%s: is no setting of %s%s; its settings are %s", key, s.Protocols[0], DidYouMean(key, known), strings.Join(known, ", ")))
+			wrong = append(wrong, fmt.Sprintf("%s.%s: is no setting of %s%s; its settings are %s", at, key, s.Protocols[0], DidYouMean(key, known), strings.Join(known, ", ")))
+		case strings.Contains(value, "{"): // a parameter, whose value a Device has
 		default:
-			if why := s.Device[i].Check(string(config[key])); why != "" {
-				wrong = append(wrong, fmt.Sprintf("spec.protocol.config.%s: %s", key, why))
+			if why := list[i].Check(value); why != "" {
+				wrong = append(wrong, fmt.Sprintf("%s.%s: %s", at, key, why))
 			}
 		}
 	}

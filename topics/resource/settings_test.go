@@ -34,10 +34,10 @@ func TestWhatAMapperDoesNotTakeOfADeviceIsNamed(t *testing.T) {
 		{Name: "strict", Type: "boolean"},
 		{Name: "write", Type: "string", Enum: []string{"single", "multiple"}},
 	}}
-	require.Empty(t, s.CheckDevice(map[string]Value{
+	require.Empty(t, s.CheckDevice("spec.protocol.config", map[string]Value{
 		"IP": "10.0.0.9", "unit": "0x10", "scale": "0.1", "timeout": "2s", "strict": "TRUE", "write": "Single", "offlineAfter": "1m",
 	}))
-	require.Empty(t, s.CheckDevice(map[string]Value{"unit": ""}), "empty is none, and the address may be the model's")
+	require.Empty(t, s.CheckDevice("spec.protocol.config", map[string]Value{"unit": ""}), "empty is none, and the address may be the model's")
 	require.Equal(t, []string{
 		"spec.protocol.config.adress: is no setting of modbus: did you mean address?; its settings are address, unit, scale, timeout, strict, write",
 		`spec.protocol.config.scale: "much" is no number`,
@@ -45,7 +45,21 @@ func TestWhatAMapperDoesNotTakeOfADeviceIsNamed(t *testing.T) {
 		`spec.protocol.config.timeout: "2" is no duration, such as 500ms or 2m`,
 		"spec.protocol.config.unit: 300 is not from 0 to 255",
 		`spec.protocol.config.write: "twice" is none of single, multiple`,
-	}, s.CheckDevice(map[string]Value{"adress": "x", "unit": "300", "scale": "much", "timeout": "2", "strict": "maybe", "write": "twice"}))
+	}, s.CheckDevice("spec.protocol.config", map[string]Value{"adress": "x", "unit": "300", "scale": "much", "timeout": "2", "strict": "maybe", "write": "twice"}))
 	s.Free = true
-	require.Empty(t, s.CheckDevice(map[string]Value{"base": "x"}), "names of the Device's own")
+	require.Empty(t, s.CheckDevice("spec.protocol.config", map[string]Value{"base": "x"}), "names of the Device's own")
+}
+
+func TestWhatAMapperDoesNotTakeOfAVisitorIsNamed(t *testing.T) {
+	s := ProtocolSettings{
+		Protocols: []string{"mqtt"}, Free: true, Device: []ProtocolSetting{{Name: "topic", Type: "string"}},
+		Property: []ProtocolSetting{{Name: "state", Type: "string"}, {Name: "qos", Type: "int"}},
+		Command:  []ProtocolSetting{{Name: "command", Type: "string"}},
+	}
+	require.Empty(t, s.CheckVisitor("at", Visitor{PropertyName: "p", Config: map[string]Value{"state": "{topic}", "qos": "{qos}"}}), "a parameter is the Device's")
+	require.Empty(t, s.CheckVisitor("at", Visitor{EventName: "e", Config: map[string]Value{"x": "1"}}), "the mapper has no table of events")
+	require.Equal(t, []string{`at.on: is no setting of mqtt; its settings are state, qos`, `at.qos: "x" is no whole number`},
+		s.CheckVisitor("at", Visitor{PropertyName: "p", Config: map[string]Value{"on": "ON", "qos": "x"}}))
+	require.Equal(t, []string{`at.state: is no setting of mqtt; its settings are command`},
+		s.CheckVisitor("at", Visitor{CommandName: "c", Config: map[string]Value{"command": "t", "state": "x"}}))
 }
