@@ -18,7 +18,6 @@
 //	report.go         what the node says of itself, and metrics
 //	history.go        what the properties of devices were, and who asks for it
 //	alerts.go         what needs somebody on this node, and who is told
-//	views.go          views of the node's Devices for other systems, such as Home Assistant
 //	secretskey.go     the key of the Secrets in the store
 //	maintenance.go    the commands check, backup and restore
 //	join.go           the command join; join_*.go: whose its files are

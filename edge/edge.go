@@ -25,6 +25,7 @@ import (
 	"github.com/edgebus/edgebus/broker/mqttserver"
 	"github.com/edgebus/edgebus/broker/tree"
 	"github.com/edgebus/edgebus/broker/views/runner"
+	"github.com/edgebus/edgebus/broker/views/settings"
 	"github.com/edgebus/edgebus/configs"
 	"github.com/edgebus/edgebus/edge/api"
 	"github.com/edgebus/edgebus/edge/blobs"
@@ -114,7 +115,10 @@ func Run(ctx context.Context, o Options) (err error) {
 	if watched, err = openAlerts(cfg, registry, tw.Retained, func(m broker.Message) { br.Publish(m) }, log); err != nil {
 		return err
 	}
-	if shown, err = openViews(cfg, func(id broker.Identity) net.Conn { return br.Dial(id) }, tw.Retained, past.findOn, log); err != nil {
+	shown, err = settings.Open(runner.Options{
+		Node: cfg.Node.Name, Dir: cfg.Data.Dir, Dial: func(id broker.Identity) net.Conn { return br.Dial(id) }, Retained: tw.Retained, Past: runner.PastOf(past.findOn), Log: log,
+	}, cfg.Views)
+	if err != nil {
 		return err
 	}
 	asking = rules.New(rules.Options{

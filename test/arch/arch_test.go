@@ -189,7 +189,7 @@ func brokerRule(from, to string) string {
 	if isBelow(to, "cloud", "edge", "mappers") {
 		return "the broker serves cloud and edge, and knows neither of them"
 	}
-	if isBelow(to, "configs") {
+	if isBelow(to, "configs") && from != "broker/views/settings" { // what both programs make of the same settings, once
 		return "the broker has options, and what processes have in common has them: neither knows settings"
 	}
 	if isBelow(from, "broker/daemon") && !isBelow(to, "topics", "broker/daemon") {
@@ -469,6 +469,8 @@ func TestRulesBite(t *testing.T) {
 		{"topics/password", "github.com/rs/zerolog", "leaf"},
 		{"broker", modulePath + "configs", "knows settings"},
 		{"broker/mqttserver", modulePath + "configs", "knows settings"},
+		{"broker/views/runner", modulePath + "configs", "knows settings"},
+		{"broker/views/settings", modulePath + "configs", ""},
 		{"broker/daemon/httpserver", modulePath + "configs", "knows settings"},
 		{"configs", modulePath + "broker/daemon", "settings"},
 		{"configs", modulePath + "topics/acl", ""},

@@ -18,6 +18,6 @@
 //
 // # Where to add
 //
-//   - a view: its package beside this one, its settings in package configs, and a line in views.go of hub and core
+//   - a view: its package beside this one, its settings in package configs, and its case in package settings beside this one
 //   - an event or action: package views, and session.do for an action
 package runner
