@@ -8,11 +8,8 @@ import (
 	"fmt"
 	"net"
 	"os"
-	"os/signal"
-	"path/filepath"
 	"strings"
 	"sync"
-	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -89,14 +86,9 @@ Data is kept in a temporary directory, and removed at the end unless something f
 }
 
 // run starts everything, shows it until ctx ends or something fails, and stops and removes everything.
-func (c *clusterDemo) run(ctx context.Context) (err error) {
+func (c *clusterDemo) run(ctx context.Context) error {
 	if wrong := strings.Trim(c.keys, "knsq"); wrong != "" {
 		return fmt.Errorf("--keys: there is no key %q: k kills the hub that serves, n a NATS server, s starts what was killed, q ends", wrong[:1])
-	}
-	if c.duration > 0 {
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, c.duration)
-		defer cancel()
 	}
 	c.chooseAddresses()
 	if err := c.makeDataDir(); err != nil {
@@ -108,32 +100,24 @@ func (c *clusterDemo) run(ctx context.Context) (err error) {
 	if err := c.writeSettings(); err != nil {
 		return err
 	}
-	broken := make(chan os.Signal, 1) // otherwise a broken pipe would end this program before it cleans up
-	signal.Notify(broken, syscall.SIGPIPE)
-	defer signal.Stop(broken)
-	c.group = newProcesses(filepath.Join(c.dataDir, "logs"))
-	defer func() { err = c.stop(err) }()
-
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	c.group.onExit = func(err error) { cancel(err) }
-	c.group.say = func(text string) { _ = c.say(text) }
-	if err := c.lead(ctx); err != nil {
-		return err
-	}
-	if err := c.startAll(ctx); err != nil {
-		return exitReason(ctx, err)
-	}
-	loading, end := context.WithCancel(ctx)
-	defer end()
-	loaded := make(chan error, 1)
-	go func() { loaded <- c.load.run(loading) }()
-	err = c.show(ctx)
-	if err == nil {
-		err = c.finish(context.WithoutCancel(ctx))
-	}
-	end()
-	return exitReason(ctx, errors.Join(err, <-loaded))
+	return c.withProcesses(ctx, func(ctx context.Context) error {
+		if err := c.lead(ctx); err != nil {
+			return err
+		}
+		if err := c.startAll(ctx); err != nil {
+			return err
+		}
+		loading, end := context.WithCancel(ctx)
+		defer end()
+		loaded := make(chan error, 1)
+		go func() { loaded <- c.load.run(loading) }()
+		err := c.show(ctx)
+		if err == nil {
+			err = c.finish(context.WithoutCancel(ctx))
+		}
+		end()
+		return errors.Join(err, <-loaded)
+	})
 }
 
 // refuseOldData refuses a directory with data: the log's is begun anew.

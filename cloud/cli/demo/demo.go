@@ -95,12 +95,7 @@ end unless something failed.`,
 
 // run starts everything, shows it until ctx ends or something fails, and stops and
 // removes everything.
-func (d *demo) run(ctx context.Context) (err error) {
-	if d.duration > 0 {
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, d.duration)
-		defer cancel()
-	}
+func (d *demo) run(ctx context.Context) error {
 	if err := d.checkPorts(); err != nil {
 		return err
 	}
@@ -119,6 +114,25 @@ func (d *demo) run(ctx context.Context) (err error) {
 	if err := d.makeDataDir(); err != nil {
 		return err
 	}
+	return d.withProcesses(ctx, func(ctx context.Context) error {
+		if err := d.say("The page: http://" + d.hubHTTP + "/    (the node's own: http://" + d.coreHTTP + "/)"); err != nil {
+			return err
+		}
+		if err := d.start(ctx, plan); err != nil {
+			return err
+		}
+		return d.watch(ctx)
+	})
+}
+
+// withProcesses calls run, which starts the programs, with a context that ends if one of them ends or the time of --for is over. Then it stops
+// them, and removes their files.
+func (d *demo) withProcesses(ctx context.Context, run func(context.Context) error) (err error) {
+	if d.duration > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, d.duration)
+		defer cancel()
+	}
 	broken := make(chan os.Signal, 1) // otherwise a broken pipe would end this program before it cleans up
 	signal.Notify(broken, syscall.SIGPIPE)
 	defer signal.Stop(broken)
@@ -129,13 +143,7 @@ func (d *demo) run(ctx context.Context) (err error) {
 	defer cancel(nil)
 	d.group.onExit = func(err error) { cancel(err) }
 	d.group.say = func(text string) { _ = d.say(text) }
-	if err := d.say("The page: http://" + d.hubHTTP + "/    (the node's own: http://" + d.coreHTTP + "/)"); err != nil {
-		return err
-	}
-	if err := d.start(ctx, plan); err != nil {
-		return exitReason(ctx, err)
-	}
-	return exitReason(ctx, d.watch(ctx))
+	return exitReason(ctx, run(ctx))
 }
 
 // exitReason is the error that the demo ends with: first that of a program that ended, which
