@@ -351,22 +351,17 @@ func (g *commitGroup) requeue(failed *commitGroup, stored *recordIndex) {
 	}
 	front := newCommitGroup()
 	for _, m := range last {
-		text := failed.buf[m.at : m.at+m.size]
-		front.ops = append(front.ops, groupOperation{m.id, uint32(len(front.buf)), m.size, m.put})
-		front.buf = append(front.buf, text...)
+		front.copyOp(m, failed.buf)
 	}
-	shift := uint32(len(front.buf) - wal.HeadSize)
 	added := len(front.ops)
 	front.calls = append(front.calls, groupCommit{ops: added})
 	for _, m := range g.ops {
-		m.at += shift
-		front.ops = append(front.ops, m)
+		front.copyOp(m, g.buf)
 	}
 	for _, c := range g.calls {
 		c.ops += added
 		front.calls = append(front.calls, c)
 	}
-	front.buf = append(front.buf, g.buf[wal.HeadSize:]...)
 	front.urgent = g.urgent
 	*g = *front
 }

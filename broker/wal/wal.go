@@ -80,7 +80,7 @@ func Open(o Options) (*Log, error) {
 	_, err := os.Stat(filepath.Join(o.Dir, "lock"))
 	l.used = err == nil
 	if !o.ReadOnly {
-		if err := makeDir(o.Dir, syncDir); err != nil {
+		if err := datadir.MakeDir(o.Dir); err != nil {
 			return nil, err
 		}
 		var err error
@@ -94,33 +94,6 @@ func Open(o Options) (*Log, error) {
 		return nil, err
 	}
 	return l, nil
-}
-
-// makeDir makes a directory and its missing parents. Each directory entry is synced before anything is written below it, so that
-// all of them survive a power cut.
-func makeDir(dir string, sync func(string) error) error {
-	if info, err := os.Stat(dir); err == nil && info.IsDir() {
-		return nil
-	}
-	parent := filepath.Dir(dir)
-	if parent != dir {
-		if err := makeDir(parent, sync); err != nil {
-			return err
-		}
-	}
-	if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, os.ErrExist) { // somebody else made it meanwhile
-		return err
-	}
-	return sync(parent)
-}
-
-func syncDir(dir string) error {
-	d, err := os.Open(dir)
-	if err != nil {
-		return err
-	}
-	defer d.Close()
-	return d.Sync()
 }
 
 // Append makes a frame durable, and returns its place. The frame's body begins after HeadSize bytes, which are filled in
@@ -255,10 +228,11 @@ func (l *Log) truncateSuspect() error {
 		return nil
 	}
 	at := l.segments.end()
-	if err := l.file.Truncate(at.At); err != nil {
-		return fmt.Errorf("%s: %w", l.Path(at.Segment), err)
+	err := l.file.Truncate(at.At)
+	if err == nil {
+		err = l.file.Sync()
 	}
-	if err := l.file.Sync(); err != nil {
+	if err != nil {
 		return fmt.Errorf("%s: %w", l.Path(at.Segment), err)
 	}
 	l.suspect, l.room = false, at.At
@@ -319,7 +293,7 @@ func (l *Log) begin(number uint64) error {
 		inUse, err = datadir.IdentifyFile(path)
 	}
 	if err == nil {
-		err = syncDir(l.opts.Dir)
+		err = datadir.SyncDir(l.opts.Dir)
 	}
 	if err != nil {
 		_ = w.Close()

@@ -153,23 +153,6 @@ func TestReadOnlyWritesNothing(t *testing.T) {
 	require.NoError(t, l.Close())
 }
 
-// A directory that is made, and whose name is not on disk, is gone after a power cut, with all in it.
-func TestEveryDirectoryThatIsMadeIsSynced(t *testing.T) {
-	top := t.TempDir()
-	var synced []string
-	sync := func(dir string) error {
-		synced = append(synced, dir)
-		return syncDir(dir)
-	}
-	deep := filepath.Join(top, "a", "b", "c")
-	require.NoError(t, makeDir(deep, sync))
-	require.Equal(t, []string{top, filepath.Join(top, "a"), filepath.Join(top, "a", "b")}, synced, "from above")
-	require.DirExists(t, deep)
-	synced = nil
-	require.NoError(t, makeDir(deep, sync))
-	require.Empty(t, synced)
-}
-
 // readSnapshots writes a snapshot into another directory, and reads what is there.
 func readSnapshots(t *testing.T, base uint64, pieces []SegmentSnapshot) (found []string) {
 	t.Helper()

@@ -175,20 +175,22 @@ func explainError(path string, err error) error {
 
 // MakeDir makes a directory and those above it, and makes sure that they outlive a
 // power cut.
-func MakeDir(path string) error {
+func MakeDir(path string) error { return makeDir(path, SyncDir) }
+
+func makeDir(path string, sync func(string) error) error {
 	if info, err := os.Stat(path); err == nil && info.IsDir() {
 		return nil
 	}
 	parent := filepath.Dir(path)
 	if parent != path {
-		if err := MakeDir(parent); err != nil {
+		if err := makeDir(parent, sync); err != nil {
 			return err
 		}
 	}
 	if err := os.Mkdir(path, 0o700); err != nil && !errors.Is(err, os.ErrExist) {
 		return err
 	}
-	return SyncDir(parent)
+	return sync(parent)
 }
 
 // SyncDir makes the names in a directory outlive a power cut.

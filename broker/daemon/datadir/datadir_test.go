@@ -59,3 +59,20 @@ func TestDataOfAnotherProgramIsRefused(t *testing.T) {
 		}
 	}
 }
+
+// A directory that is made, and whose name is not on disk, is gone after a power cut, with all in it.
+func TestEveryDirectoryThatIsMadeIsSynced(t *testing.T) {
+	top := t.TempDir()
+	var synced []string
+	sync := func(dir string) error {
+		synced = append(synced, dir)
+		return SyncDir(dir)
+	}
+	deep := filepath.Join(top, "a", "b", "c")
+	require.NoError(t, makeDir(deep, sync))
+	require.Equal(t, []string{top, filepath.Join(top, "a"), filepath.Join(top, "a", "b")}, synced, "from above")
+	require.DirExists(t, deep)
+	synced = nil
+	require.NoError(t, makeDir(deep, sync))
+	require.Empty(t, synced)
+}
