@@ -32,7 +32,7 @@ func TestWhatADeviceThatIsNotOnlineHadIsNotKnown(t *testing.T) {
 			twin := map[string]TwinProperty{"level": {Desired: value, Reported: value, InSync: true}}
 			now := time.Unix(1_700_000_000, 0)
 			list := c.reach.TwinConditions(nil, twin, now)
-			later := TwinConditions(list, twin, now.Add(time.Hour)) // as a write of the spec does
+			later := twinConditions(list, twin, outdatedReason(list), now.Add(time.Hour)) // as a write of the spec does
 			for _, list := range [][]Condition{list, later} {
 				for _, kind := range []string{ConditionInSync, ConditionReadable} {
 					got := findCondition(list, kind)

@@ -84,7 +84,7 @@ func TestWhatIsWantedAndNoLongerAllowed(t *testing.T) {
 		require.Equal(t, string(wanted[property]), twin[property].Desired.Value)
 		require.False(t, twin[property].InSync)
 	}
-	reason := func() string { return TwinConditions(nil, twin, time.Now())[0].Reason }
+	reason := func() string { return twinConditions(nil, twin, "", time.Now())[0].Reason }
 	require.Equal(t, ReasonWaiting, reason(), "power may still be applied")
 	delete(twin, "power")
 	require.Equal(t, ReasonRefused, reason())

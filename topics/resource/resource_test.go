@@ -60,7 +60,7 @@ func TestGoldenPayloads(t *testing.T) {
 		return s, ok
 	})
 	full := stamped
-	full.Status = DeviceStatus{State: Online, LastSeen: FormatMillis(1_700_000_000_123), Twin: twin, Conditions: TwinConditions(nil, twin, time.Unix(1_700_000_000, 0))}
+	full.Status = DeviceStatus{State: Online, LastSeen: FormatMillis(1_700_000_000_123), Twin: twin, Conditions: twinConditions(nil, twin, "", time.Unix(1_700_000_000, 0))}
 	for name, v := range map[string]any{
 		"device-stored": full, "bundle": NewBundle(full, testLampModel), "membership": Membership{Devices: []string{"lamp"}},
 		"node":        Node{TypeMeta: TypeMeta{APIVersion, KindNode}, Metadata: Meta{Name: "n1"}, Status: NodeStatus{State: Online}},
@@ -150,10 +150,10 @@ func TestAValueIsAsShortAsItsStep(t *testing.T) {
 
 func TestAnUnknownValueIsNotBehind(t *testing.T) {
 	value := &TwinValue{Value: "20", Ver: 3}
-	list := TwinConditions(nil, map[string]TwinProperty{"level": {Desired: value, Problem: &Problem{Code: ValueUnknown, Message: "none"}}}, time.Unix(1_700_000_000, 0))
+	list := twinConditions(nil, map[string]TwinProperty{"level": {Desired: value, Problem: &Problem{Code: ValueUnknown, Message: "none"}}}, "", time.Unix(1_700_000_000, 0))
 	c := findCondition(list, ConditionInSync)
 	require.Equal(t, "Unknown Unread level", c.Status+" "+c.Reason+" "+c.Message)
-	list = TwinConditions(nil, map[string]TwinProperty{"level": {Desired: value, Problem: &Problem{Code: ReadFailed}}}, time.Unix(1_700_000_000, 0))
+	list = twinConditions(nil, map[string]TwinProperty{"level": {Desired: value, Problem: &Problem{Code: ReadFailed}}}, "", time.Unix(1_700_000_000, 0))
 	require.Equal(t, "False", findCondition(list, ConditionInSync).Status)
 }
 

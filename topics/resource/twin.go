@@ -259,11 +259,6 @@ func ModelMissing(kind, model string) Condition {
 	}
 }
 
-// TwinConditions derives a device's conditions from its twin. A device that was not online by prev still isn't.
-func TwinConditions(prev []Condition, twin map[string]TwinProperty, now time.Time) []Condition {
-	return twinConditions(prev, twin, outdatedReason(prev), now)
-}
-
 // TwinConditions derives the conditions of a device's twin of which this is the reachability.
 func (r Reachability) TwinConditions(prev []Condition, twin map[string]TwinProperty, now time.Time) []Condition {
 	return twinConditions(prev, twin, r.Outdated(), now)

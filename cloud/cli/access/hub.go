@@ -72,6 +72,22 @@ func (h *Hub) PerArgument(cmd *cobra.Command, f func(ctx context.Context, arg st
 	return cmd
 }
 
+// PrintList has a command print what list returns, as a table of rows, the first of which is its head, or as JSON.
+func (h *Hub) PrintList(cmd *cobra.Command, list func(ctx context.Context) (all any, rows [][]string, err error)) *cobra.Command {
+	var output string
+	cmd.Args = cobra.NoArgs
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		all, rows, err := list(cmd.Context())
+		if err != nil {
+			return err
+		}
+		return printer.Rows(cmd.OutOrStdout(), output, all, rows)
+	}
+	h.Register(cmd)
+	printer.OutputFlag(cmd, &output, "", "table", "json")
+	return cmd
+}
+
 // WaitTime is how long --wait waits for each object without --timeout.
 const WaitTime = 30 * time.Second
 

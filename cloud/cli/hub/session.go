@@ -31,18 +31,15 @@ This needs an operator of all nodes; on a node's own broker an operator of the n
 
 func newSessionList() *cobra.Command {
 	var o access.Hub
-	var output string
-	cmd := &cobra.Command{
+	return o.PrintList(&cobra.Command{
 		Use:     "list",
 		Short:   "List the sessions of connected and disconnected clients",
 		Long:    "List sessions: the user, whether the client is connected, how much is queued for it, and how many messages\nits queue had no room for (missed), which counts over restarts.\n\n" + exitcode.Help,
 		Example: "  edgebus session list\n  edgebus session list -o json | jq '.sessions[] | select(.connected | not)'",
-		Args:    cobra.NoArgs,
-	}
-	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		list, err := o.Sessions(cmd.Context())
+	}, func(ctx context.Context) (any, [][]string, error) {
+		list, err := o.Sessions(ctx)
 		if err != nil {
-			return err
+			return nil, nil, err
 		}
 		rows := [][]string{{"CLIENT", "USER", "CONNECTED", "REMOTE", "AWAY SINCE", "EXPIRES", "SUBSCRIPTIONS", "MESSAGES", "BYTES", "MISSED"}}
 		for _, s := range list.Sessions {
@@ -51,11 +48,8 @@ func newSessionList() *cobra.Command {
 				strconv.Itoa(s.Subscriptions), strconv.Itoa(s.Messages), strconv.Itoa(s.Bytes), strconv.FormatInt(s.Missed, 10),
 			})
 		}
-		return printer.Rows(cmd.OutOrStdout(), output, list, rows)
-	}
-	o.Register(cmd)
-	printer.OutputFlag(cmd, &output, "", "table", "json")
-	return cmd
+		return list, rows, nil
+	})
 }
 
 func newSessionEnd() *cobra.Command {

@@ -108,18 +108,15 @@ func tellTokenUse(cmd *cobra.Command, o *access.Hub, user, role, id, expires str
 
 func newTokenList() *cobra.Command {
 	var o access.Hub
-	var output string
-	cmd := &cobra.Command{
+	return o.PrintList(&cobra.Command{
 		Use:     "list",
 		Short:   "List the bearer tokens that there are",
 		Long:    "List bearer tokens: whose they are, what their users may do, and until when. The tokens themselves are not kept.\n\n" + exitcode.Help,
 		Example: "  edgebus token list",
-		Args:    cobra.NoArgs,
-	}
-	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+	}, func(ctx context.Context) (any, [][]string, error) {
 		var list []token
-		if err := o.Get(cmd.Context(), "/tokens", &list); err != nil {
-			return err
+		if err := o.Get(ctx, "/tokens", &list); err != nil {
+			return nil, nil, err
 		}
 		rows := [][]string{{"ID", "USER", "ROLE", "NODES", "EXPIRES", "BY"}}
 		for _, t := range list {
@@ -127,11 +124,8 @@ func newTokenList() *cobra.Command {
 				t.ID, terminal.Printable(t.User, printer.WidestCell), t.Role, terminal.Printable(strings.Join(t.Nodes, ","), printer.WidestCell), t.Expires, terminal.Printable(t.By, printer.WidestCell),
 			})
 		}
-		return printer.Rows(cmd.OutOrStdout(), output, list, rows)
-	}
-	o.Register(cmd)
-	printer.OutputFlag(cmd, &output, "", "table", "json")
-	return cmd
+		return list, rows, nil
+	})
 }
 
 func newTokenRevoke() *cobra.Command {

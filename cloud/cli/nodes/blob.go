@@ -143,28 +143,22 @@ func (p *transferProgress) Write(b []byte) (int, error) {
 
 func newBlobList() *cobra.Command {
 	var o access.Hub
-	var output string
-	cmd := &cobra.Command{
+	return o.PrintList(&cobra.Command{
 		Use:     "list",
 		Short:   "List the blobs that the hub has",
 		Long:    "List the blobs that the hub has, with their sizes and when they were last pushed or rendered.\n\n" + exitcode.Help,
 		Example: "  edgebus blob list",
-		Args:    cobra.NoArgs,
-	}
-	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+	}, func(ctx context.Context) (any, [][]string, error) {
 		var list []blobInfo
-		if err := o.Get(cmd.Context(), blobsPath, &list); err != nil {
-			return err
+		if err := o.Get(ctx, blobsPath, &list); err != nil {
+			return nil, nil, err
 		}
 		rows := [][]string{{"DIGEST", "SIZE", "PUT"}}
 		for _, b := range list {
 			rows = append(rows, []string{b.Digest, strconv.FormatInt(b.Size, 10), resource.FormatTime(b.LastPut)})
 		}
-		return printer.Rows(cmd.OutOrStdout(), output, list, rows)
-	}
-	o.Register(cmd)
-	printer.OutputFlag(cmd, &output, "", "table", "json")
-	return cmd
+		return list, rows, nil
+	})
 }
 
 func newBlobGet() *cobra.Command {
