@@ -180,7 +180,7 @@ func Run(ctx context.Context, o Options) (err error) {
 		Authority: authority, Reader: st, Writer: objects.Records(st), Watcher: st, Objects: registry.Controller("enroll"), Log: log,
 		Tree: carrier, Presence: carrier, Broker: func() enroll.Broker { return br }, Hub: identity.ID.String(), FormerHubs: former,
 		Mode: cfg.Auth.Enrollment, NodeLabels: cfg.Auth.NodeLabels, CheckReferences: judgeJoining(registry),
-		Reserved: isReservedName(cfg.Auth, bearer.Tokens.HasUser), Address: func() string { return hubAddress(cfg, br.Addrs()) },
+		Reserved: isReservedName(cfg.Auth, bearer.Tokens.HasUser), Address: func() string { return shared.linkAddresses(hubAddress(cfg, br.Addrs())) },
 	})
 	blobServer := blobs.NewServer(blobs.ServerOptions{
 		Store: content, Allowed: references.Allowed, Fetched: registry.Fetched, Tree: enrollment, Publish: publish, Log: log,

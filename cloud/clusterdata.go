@@ -200,6 +200,7 @@ func restoreHub(c *clusterCall) error {
 		return errors.New("store.engine is files: set it to nats, with store.nats.servers; cloudhub restore restores a hub on files")
 	}
 	p := dataProgram()
+	p.Command = "cloudhub cluster restore"
 	p.NewLineages = func(dir string, stamp uint32) error { return c.restoreData(ctx, dir, stamp, log) }
 	args := []string{"restore", "--data-dir", c.cfg.Data.Dir, c.flags.Arg(0)}
 	for flag, is := range map[string]bool{"--force": c.force, "--dry-run": c.dryRun} {
@@ -223,6 +224,9 @@ func restoreHub(c *clusterCall) error {
 // directory that is.
 func (c *clusterCall) restoreData(ctx context.Context, dir string, stamp uint32, log zerolog.Logger) error {
 	if err := checkJoining(dir); err != nil {
+		return err
+	}
+	if err := c.inspect(ctx, dir, log); err != nil { // while the data is what it was
 		return err
 	}
 	latest, err := c.latestLog(ctx, dir, log)
@@ -250,6 +254,19 @@ func (c *clusterCall) restoreData(ctx context.Context, dir string, stamp uint32,
 		return nil
 	}
 	return carryErr
+}
+
+// inspect fails if the log can't be made on the servers as they are, by the key in a data directory.
+func (c *clusterCall) inspect(ctx context.Context, keyDir string, log zerolog.Logger) error {
+	key, err := sealed.LoadKey(filepath.Join(keyDir, ClusterKeyFile))
+	if err != nil {
+		return err
+	}
+	o, err := engineOptions(c.cfg.Store.NATS, key, log)
+	if err != nil {
+		return err
+	}
+	return inspectServers(ctx, c.cfg.Store.NATS, o, log)
 }
 
 // carryRevocations has restored data, in dir, know what was revoked by a later copy of its log.

@@ -3,15 +3,23 @@
 package cloud
 
 import (
+	"bytes"
 	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/rs/zerolog"
 	"github.com/stretchr/testify/require"
 
 	"github.com/edgebus/edgebus/broker/daemon/datadir"
+	"github.com/edgebus/edgebus/broker/journal"
 	"github.com/edgebus/edgebus/cloud/enroll"
 	"github.com/edgebus/edgebus/cloud/store"
 	"github.com/edgebus/edgebus/cloud/store/disk"
@@ -50,4 +58,63 @@ func TestARestoreKnowsWhatThisHubHadOfALogThatCannotBeRead(t *testing.T) {
 	none, err := c.latestLog(t.Context(), restored, zerolog.Nop())
 	require.ErrorContains(t, err, ClusterKeyFile)
 	require.Empty(t, none, "there is no other log")
+}
+
+// A program that is older than the log says which version it needs; the log isn't damaged.
+func TestACheckByAnOlderProgramSaysWhichVersionTheLogNeeds(t *testing.T) {
+	dir := t.TempDir()
+	newer := logOptions(dir)
+	newer.Version++
+	records, err := journal.Open(newer)
+	require.NoError(t, err)
+	require.NoError(t, journal.SetVersion(records, newer.Version))
+	require.NoError(t, records.Close())
+	var out bytes.Buffer
+	code, _ := dataProgram().Main([]string{"check", dir}, &out, &out)
+	require.Equal(t, 3, code, out.String())
+	require.NotContains(t, out.String(), "DAMAGED")
+	require.Contains(t, out.String(), fmt.Sprintf("upgrade it to one that knows version %d", newer.Version))
+}
+
+// What a command refuses it says by its own name.
+func TestJoiningSaysThatItIsJoiningThatFails(t *testing.T) {
+	var out bytes.Buffer
+	require.Equal(t, 1, clusterMain([]string{"join", "--data-dir", t.TempDir(), filepath.Join(t.TempDir(), "none.tgz")}, &out, &out))
+	require.True(t, strings.HasPrefix(out.String(), "cloudhub cluster join: "), out.String())
+}
+
+// A restore looks at the servers while the data of before is in its place.
+func TestARestoreLooksAtTheServersFirst(t *testing.T) {
+	dir := t.TempDir()
+	key, err := clusterKey(dir)
+	require.NoError(t, err)
+	require.NotZero(t, key)
+	records, err := openLog(dir, zerolog.Nop(), nil, nil)
+	require.NoError(t, err)
+	require.NoError(t, records.Sync([]journal.RecordChange{journal.Origin{Log: 1}.Change()}))
+	require.NoError(t, records.Close())
+	monitor := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = io.WriteString(w, `{"server_id":"A","server_name":"n1","version":"2.10.0"}`)
+	}))
+	defer monitor.Close()
+	c := &clusterCall{force: true, cfg: configs.Hub{Store: configs.HubStore{Engine: "nats", NATS: configs.HubNATS{
+		Servers: []string{"nats://127.0.0.1:1"}, Monitor: []string{monitor.URL}, Stream: "edgebus", Replicas: 3,
+	}}}}
+	require.ErrorContains(t, c.restoreData(t.Context(), dir, 1, zerolog.Nop()), "2.10.0")
+}
+
+// However far the clock was set back, a hub isn't drained for longer than it was to be.
+func TestADrainEndsAlthoughTheClockWasSetBack(t *testing.T) {
+	d, err := openDrained(t.TempDir())
+	require.NoError(t, err)
+	require.NoError(t, d.set(time.Now().Add(time.Hour)))
+	text, err := os.ReadFile(d.path)
+	require.NoError(t, err)
+	now := time.Now().AddDate(-1, 0, 0)
+	until, err := parseDrained(string(text), now)
+	require.NoError(t, err)
+	require.WithinDuration(t, now.Add(time.Hour), until, time.Minute)
+	until, err = parseDrained(string(text), time.Now())
+	require.NoError(t, err)
+	require.WithinDuration(t, time.Now().Add(time.Hour), until, time.Minute)
 }

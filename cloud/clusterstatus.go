@@ -119,6 +119,9 @@ func (t *hubTeller) awaitOthers(ctx context.Context) {
 func (s *sharedLog) self() cluster.Hub {
 	h := cluster.Hub{Name: s.name, Instance: s.instance, Version: s.version, Records: cluster.RecordsVersion, Clock: time.Now()}
 	h.Drained = !s.drained.left(h.Clock).IsZero()
+	if link := s.link.Load(); link != nil {
+		h.Link = *link
+	}
 	if m := s.standing.Load(); m != nil {
 		h.At, h.Owns = m.At(), m.Owns()
 	}
@@ -205,7 +208,7 @@ func (s *sharedLog) figures() func() map[string]string {
 }
 
 func (s *sharedLog) describe(h cluster.HeardHub, owner string, now time.Time) resource.ClusterHub {
-	frames, since := s.teller.hubs.Behind(h.At, now)
+	frames, since := s.teller.hubs.Behind(h.At, h.When, now)
 	c := resource.ClusterHub{
 		Name: h.Name, Role: resource.RoleStandby, Version: h.Version, Records: h.Records, Position: uint64(h.At), BehindFrames: frames, BehindSeconds: since.Seconds(),
 		Clock: h.Clock.Sub(h.When).Round(10 * time.Millisecond).Seconds(), Heard: now.Sub(h.When).Seconds(), Barred: h.Barred, Twice: now.Sub(h.Twice) < time.Minute,

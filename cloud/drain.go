@@ -38,7 +38,7 @@ func openDrained(dir string) (*drainedState, error) {
 		return d, nil
 	}
 	if err == nil {
-		d.until, err = time.Parse(time.RFC3339, strings.TrimSpace(string(text)))
+		d.until, err = parseDrained(string(text), time.Now())
 	}
 	if err != nil {
 		return nil, fmt.Errorf("%s has no time until which the hub is drained: remove it (%w)", d.path, err)
@@ -46,10 +46,23 @@ func openDrained(dir string) (*drainedState, error) {
 	return d, nil
 }
 
+// parseDrained reads until when a hub is drained, and for how long it was to be: longer than that it isn't, however far the clock was set back since.
+func parseDrained(text string, now time.Time) (until time.Time, err error) {
+	at, last, _ := strings.Cut(strings.TrimSpace(text), " ")
+	if until, err = time.Parse(time.RFC3339, at); err != nil {
+		return until, err
+	}
+	most := drainMost
+	if last != "" {
+		most, err = time.ParseDuration(last)
+	}
+	return now.Add(min(until.Sub(now), most)), err // by the clock of the process from now on, which nobody sets
+}
+
 func (d *drainedState) set(until time.Time) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	err := datadir.WriteFile(d.path, []byte(until.UTC().Format(time.RFC3339)+"\n"))
+	err := datadir.WriteFile(d.path, fmt.Appendln(nil, until.UTC().Format(time.RFC3339), time.Until(until).Round(time.Second)))
 	if err == nil {
 		d.until = until
 	}

@@ -116,6 +116,7 @@ func surveyData(dir string) []backup.DataPart {
 		log.Contents = objects + "; " + sessions
 		return err
 	})
+	log.Unread = errors.As(log.Err, new(*journal.VersionError))
 	if authority.Contents == "" && authority.Err == nil { // the store can't be read, and nobody can say which files there were
 		authority.Contents, authority.Err = enroll.CheckAuthority(dir, nil)
 	}

@@ -14,6 +14,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -51,7 +52,8 @@ type sharedLog struct {
 	again   func()
 
 	version  string
-	instance uint64 // of this process
+	instance uint64                 // of this process
+	link     atomic.Pointer[string] // at which address nodes reach this hub
 	site     *hubSite
 	blobs    *hubBlobs
 	keys     *hubKeys
@@ -182,6 +184,8 @@ func (s *sharedLog) own(ctx context.Context, o Options, key sealed.Key, m metric
 	m.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "edgebus_cluster_carried_connections", Help: "MQTT connections that this hub, which stands by, carries to the one that serves.",
 	}, func() float64 { return float64(carrier.Carried()) }))
+	link := hubAddress(o.Config, carrier.Addrs())
+	s.link.Store(&link)
 	standing, stop := context.WithCancel(context.WithoutCancel(ctx))
 	var work sync.WaitGroup
 	work.Go(func() { carrier.Serve(standing) })
@@ -237,6 +241,20 @@ func (s *sharedLog) run(ctx context.Context) error {
 // others are the other hubs that were heard.
 func (s *sharedLog) others(now time.Time) []cluster.HeardHub {
 	return slices.DeleteFunc(s.teller.hubs.List(now), func(h cluster.HeardHub) bool { return h.Name == s.name })
+}
+
+// linkAddresses are where nodes reach the hubs: this one first, then each other that is known, with commas between.
+func (s *sharedLog) linkAddresses(own string) string {
+	if s == nil || own == "" {
+		return own
+	}
+	all := []string{own}
+	for _, h := range s.others(time.Now()) {
+		if h.Link != "" && !slices.Contains(all, h.Link) {
+			all = append(all, h.Link)
+		}
+	}
+	return strings.Join(all, ",")
 }
 
 // pastPositions are where the log ended, a minute each.

@@ -10,6 +10,7 @@ import (
 	"io"
 	"io/fs"
 	"math/rand/v2"
+	"net"
 	"os"
 	"os/exec"
 	"os/signal"
@@ -35,7 +36,8 @@ Usage:
   edgecore join HUB[:8883] --token TOKEN
   edgecore join HUB[:8883] [--ca-hash sha256:…]
 
-The first form is what "edgebus invite" prints. Without a token the hub keeps a request, which an operator approves
+The first form is what "edgebus invite" prints. Of several hubs it has the addresses, with commas between them: the first that can be reached is asked, and
+the node keeps all. Without a token the hub keeps a request, which an operator approves
 (edgebus approve) or denies; this command waits for the decision, and resumes when it is started again.
 The key is made here and never leaves. Whatever the settings had besides link.server, link.tls and node.name stays.
 
@@ -44,9 +46,10 @@ Flags:
 
 // joinCommand is the command line of edgecore join.
 type joinCommand struct {
-	hub, token, name, pin, config, dataDir string
-	noStart                                bool
-	out, err                               io.Writer
+	hubs                              []string // addresses
+	token, name, pin, config, dataDir string
+	noStart                           bool
+	out, err                          io.Writer
 }
 
 // joinMain is edgecore join, and its exit code.
@@ -71,7 +74,7 @@ func joinMain(args []string, stdout, stderr io.Writer) int {
 		fmt.Fprintln(stderr, "edgecore join:", err)
 		return 2
 	}
-	l.hub = flags.Arg(0)
+	l.hubs = strings.Split(flags.Arg(0), ",")
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	if err := l.run(ctx); err != nil {
@@ -116,7 +119,7 @@ func (l *joinCommand) run(ctx context.Context) error {
 		return err
 	}
 	o := enroll.JoinOptions{
-		Hub: l.hub, DataDir: dir, Node: l.name, Default: cfg.Node.Name, Token: l.token, Pin: l.pin, Confirm: l.confirm,
+		Hub: l.hubs[0], DataDir: dir, Node: l.name, Default: cfg.Node.Name, Token: l.token, Pin: l.pin, Confirm: l.confirm,
 		SystemInfo: nodeReport(daemon.Version()).SystemInfo, Log: zerolog.Nop(),
 		Say: func(format string, args ...any) { fmt.Fprintf(l.out, format+"\n", args...) },
 	}
@@ -126,6 +129,12 @@ func (l *joinCommand) run(ctx context.Context) error {
 		return err
 	}
 	j, err := enroll.Join(ctx, o)
+	for _, o.Hub = range l.hubs[1:] {
+		if op := (&net.OpError{}); !errors.As(err, &op) || op.Op != "dial" {
+			break
+		}
+		j, err = enroll.Join(ctx, o)
+	}
 	if err != nil {
 		return err
 	}
@@ -205,10 +214,13 @@ func (l *joinCommand) settle(file, dir string, was configs.Link, j enroll.JoinRe
 	if err := chownForService(file, dir); err != nil {
 		return err
 	}
-	server := "mqtts://" + l.hubAddress()
+	var servers []string
+	for _, hub := range l.hubs {
+		servers = append(servers, "mqtts://"+enroll.HubAddress(hub))
+	}
 	settings := []configs.Setting{
 		{Key: "node.name", Value: j.Node},
-		{Key: "link.server", Value: server},
+		{Key: "link.server", Value: strings.Join(servers, ",")},
 		{Key: "link.tls.ca", Value: j.Roots()},
 		{Key: "link.tls.cert", Value: j.Pair()},
 		{Key: "link.tls.key", Value: j.Pair()},
@@ -234,11 +246,9 @@ func (l *joinCommand) settle(file, dir string, was configs.Link, j enroll.JoinRe
 	if j.Already {
 		what = "had joined already; the settings are as they should be:"
 	}
-	fmt.Fprintf(l.out, "node %s %s %s (certificate until %s; it is renewed by itself)\nsettings: %s\n", j.Node, what, l.hubAddress(), resource.FormatTime(j.Expires), file)
+	fmt.Fprintf(l.out, "node %s %s %s (certificate until %s; it is renewed by itself)\nsettings: %s\n", j.Node, what, strings.Join(l.hubs, ", "), resource.FormatTime(j.Expires), file)
 	return l.start(file)
 }
-
-func (l *joinCommand) hubAddress() string { return enroll.HubAddress(l.hub) }
 
 // start starts the service where systemd has one, or says how to start the core.
 func (l *joinCommand) start(file string) error {

@@ -24,6 +24,7 @@ type Hub struct {
 	Owns     bool             `json:"owns,omitempty"`
 	Drained  bool             `json:"drained,omitempty"`
 	Barred   string           `json:"barred,omitempty"` // why it may not own the log
+	Link     string           `json:"link,omitempty"`   // at which address nodes reach it
 	Asks     bool             `json:"asks,omitempty"`   // the others are to tell of themselves now
 }
 
@@ -109,15 +110,19 @@ func (h *Hubs) List(now time.Time) (list []HeardHub) {
 	return list
 }
 
-// Behind is how much a hub lacks that has the log up to a position: frames, and since when there are more.
-func (h *Hubs) Behind(at ordered.Position, now time.Time) (frames uint64, since time.Duration) {
+// Behind is how much a hub lacks that had the log up to a position when it was heard: frames, and since when there are more. What others have told
+// after that is in the log since.
+func (h *Hubs) Behind(at ordered.Position, heard, now time.Time) (frames uint64, since time.Duration) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	n := len(h.ends)
+	for n > 0 && h.ends[n-1].when.After(heard) {
+		n--
+	}
 	if n == 0 || h.ends[n-1].at <= at {
 		return 0, 0
 	}
-	i, _ := slices.BinarySearchFunc(h.ends, at+1, func(e endAt, at ordered.Position) int {
+	i, _ := slices.BinarySearchFunc(h.ends[:n], at+1, func(e endAt, at ordered.Position) int {
 		if e.at < at {
 			return -1
 		}

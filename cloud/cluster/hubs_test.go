@@ -75,10 +75,15 @@ func TestHowFarAHubIsBehind(t *testing.T) {
 		tellHubs(&h, now.Add(time.Duration(i)*time.Second), Hub{Name: "owner", At: ordered.Position(10 * i)})
 	}
 	now = now.Add(9 * time.Second)
-	frames, since := h.Behind(90, now)
+	frames, since := h.Behind(90, now, now)
 	require.Zero(t, frames)
 	require.Zero(t, since)
-	frames, since = h.Behind(55, now)
+	frames, since = h.Behind(55, now, now)
 	require.EqualValues(t, 35, frames)
 	require.Equal(t, 3*time.Second, since, "there was more since the end was 60")
+	frames, _ = h.Behind(80, now.Add(-time.Second), now)
+	require.Zero(t, frames, "what was told since it was heard may be new")
+	frames, since = h.Behind(75, now.Add(-time.Second), now)
+	require.EqualValues(t, 5, frames)
+	require.Equal(t, time.Second, since)
 }

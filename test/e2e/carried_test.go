@@ -166,8 +166,11 @@ func TestClientsConnectToAnyHub(t *testing.T) {
 	require.NoError(t, err, string(line))
 	token := regexp.MustCompile(`--token (\S+)`).FindSubmatch(line)
 	require.NotNil(t, token, string(line))
+	for _, h := range c.hubs {
+		require.Contains(t, string(line), h.mqtts, "the node gets the addresses of all hubs")
+	}
 	config := filepath.Join(c.Dir, "n9.yaml")
-	out, err := exec.Command(filepath.Join(c.Bin, "edgecore"), "join", others[0].mqtts, "--token", string(token[1]), "--config", config, "--data-dir", filepath.Join(c.Dir, "n9"), "--no-start").CombinedOutput()
+	out, err := exec.Command(filepath.Join(c.Bin, "edgecore"), "join", harness.FreeAddress(t)+","+others[0].mqtts, "--token", string(token[1]), "--config", config, "--data-dir", filepath.Join(c.Dir, "n9"), "--no-start").CombinedOutput()
 	require.NoError(t, err, string(out))
 	require.NoError(t, c.Run(t.Context(), "n9", []string{"edgecore", "--config", config, "--mqtt-listen", "127.0.0.1:0", "--http-listen", "127.0.0.1:0", "--log-format", "json"}, ""))
 	state := func(want string) {

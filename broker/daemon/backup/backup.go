@@ -25,6 +25,8 @@ import (
 // Program is what a program says about its data.
 type Program struct {
 	Name string // edgecore
+	// Command is as what one of the commands was given, for messages; empty: Name and the command.
+	Command string
 	// DataDir is where the data is by the program's settings. file is the one that --config names.
 	DataDir func(file string) (string, error)
 	// Survey reads all that is in a directory, and changes nothing.
@@ -54,6 +56,7 @@ type DataPart struct {
 	Name     string // in the data directory
 	Contents string // what is there, for people
 	Err      error  // what is damaged, with the file's name
+	Unread   bool   // this program can't read what is there, and Err says why: that is no damage
 }
 
 // Main runs one of the commands, and returns the exit code: 0 success, 1 damage or failure, 2 wrong usage, 3 check could not check. mine
@@ -66,16 +69,17 @@ func (p Program) Main(args []string, stdout, stderr io.Writer) (code int, mine b
 	if !known || args[0] == "rotate-key" && p.Rotate == nil || args[0] == "takeover" && p.CheckCopy == nil || args[0] == "take-authority" && p.TakeAuthority == nil {
 		return 0, false
 	}
+	command := cmp.Or(p.Command, p.Name+" "+args[0])
 	l, err := p.parse(args, stdout, stderr)
 	switch {
 	case errors.Is(err, pflag.ErrHelp):
 		return 0, true
 	case err != nil:
-		fmt.Fprintf(stderr, "%s %s: %v\n", p.Name, args[0], err)
+		fmt.Fprintf(stderr, "%s: %v\n", command, err)
 		return 2, true
 	}
 	if err := run(l); err != nil {
-		fmt.Fprintf(stderr, "%s %s: %v\n", p.Name, args[0], err)
+		fmt.Fprintf(stderr, "%s: %v\n", command, err)
 		if args[0] == "check" && isUnreadable(err) {
 			return 3, true
 		}
@@ -226,7 +230,7 @@ func (p Program) report(dir string, out io.Writer) error {
 	var unread error
 	for _, part := range parts {
 		switch {
-		case isUnreadable(part.Err):
+		case part.Unread, isUnreadable(part.Err):
 			unread = unreadableError{fmt.Errorf("%s can't be read: %w", part.Name, part.Err)}
 			fmt.Fprintf(out, "  %-11s can't be read: %v\n", part.Name, part.Err)
 			continue

@@ -60,7 +60,7 @@ func (r *backupRig) program() Program {
 			if err == nil && strings.Contains(string(text), "damaged") {
 				err = errors.New("data is damaged at byte 0")
 			}
-			return []DataPart{{"data", "some data", err}, {"more", "more of it", nil}}
+			return []DataPart{{Name: "data", Contents: "some data", Err: err}, {Name: "more", Contents: "more of it"}}
 		},
 		RelatedFiles: []string{"data", "key"},
 		CheckRelated: r.keyed,
