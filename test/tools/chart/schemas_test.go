@@ -46,6 +46,15 @@ func writeSchemas(t *testing.T, dir string) {
 			d["oneOf"] = []any{map[string]any{"type": "string"}, map[string]any{"type": "integer"}}
 		}
 	}
+	// The description is older than Kubernetes 1.30, which has this by itself.
+	for _, name := range []string{"io.k8s.api.core.v1.Handler", "io.k8s.api.core.v1.LifecycleHandler"} {
+		if properties, is := api.Definitions[name]["properties"].(map[string]any); is {
+			properties["sleep"] = map[string]any{
+				"type": "object", "required": []string{"seconds"}, "additionalProperties": false,
+				"properties": map[string]any{"seconds": map[string]any{"type": "integer"}},
+			}
+		}
+	}
 	for file, name := range schemaFiles() {
 		if api.Definitions[name] == nil {
 			t.Fatalf("the description has no %s", name)
