@@ -28,7 +28,7 @@ func newEvent(p mappers.Property, dev mappers.Device) (*simulatedEvent, error) {
 	at := "visitors[" + p.Name + "].config."
 	e := &simulatedEvent{name: p.Name, values: p.Enum, by: p.Config["command"]}
 	for _, key := range slices.Sorted(maps.Keys(p.Config)) {
-		if !slices.Contains(settingNames(protocolSettings.Event), key) {
+		if settingName(protocolSettings.Event, key) == "" {
 			return nil, mappers.BadConfig(at+key, "is no setting of an event of a virtual device: it has every and command")
 		}
 	}

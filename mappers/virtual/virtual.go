@@ -211,18 +211,12 @@ type simulatedProperty struct {
 	move        func(now time.Time) float64
 }
 
-// knownSettings are the settings, and spellings other names for them.
-var (
-	knownSettings  = settingNames(protocolSettings.Property)
-	settingAliases = map[string]string{"initial": "value", "minimum": "min", "maximum": "max"}
-)
-
 // normalizeConfig brings the settings to their usual names, and refuses those that mean nothing.
 func normalizeConfig(config map[string]string, at string) (map[string]string, error) {
 	out := make(map[string]string, len(config))
 	for key, value := range config {
-		name := cmp.Or(settingAliases[key], key)
-		if !slices.Contains(knownSettings, name) {
+		name := settingName(protocolSettings.Property, key)
+		if name == "" {
 			return nil, mappers.BadConfig(at+key, "is no setting of a virtual device")
 		}
 		out[name] = value

@@ -95,7 +95,8 @@ func (s ProtocolSettings) CheckDevice(at string, config map[string]Value) (wrong
 	return s.check(at, s.Device, config, s.Free)
 }
 
-// CheckVisitor says the same of the config of a visitor.
+// CheckVisitor names the settings in the config of a visitor that a mapper with these settings hasn't. Their values are the mapper's to check: they may have
+// parameters, and words beside those of the table, as KubeEdge's HoldingRegister.
 func (s ProtocolSettings) CheckVisitor(at string, v Visitor) (wrong []string) {
 	list := s.Property
 	switch {
@@ -104,7 +105,11 @@ func (s ProtocolSettings) CheckVisitor(at string, v Visitor) (wrong []string) {
 	case v.CommandName != "":
 		list = s.Command
 	}
-	return s.check(at, list, v.Config, false)
+	names := maps.Clone(v.Config)
+	maps.DeleteFunc(names, func(key string, _ Value) bool {
+		return slices.ContainsFunc(list, func(setting ProtocolSetting) bool { return setting.names(key) })
+	})
+	return s.check(at, list, names, false)
 }
 
 func (s ProtocolSettings) check(at string, list []ProtocolSetting, config map[string]Value, free bool) (wrong []string) {
@@ -122,7 +127,6 @@ func (s ProtocolSettings) check(at string, list []ProtocolSetting, config map[st
 		case value == "" || key == settingOfAll || i < 0 && free:
 		case i < 0:
 			wrong = append(wrong, fmt.Sprintf("%s.%s: is no setting of %s%s; its settings are %s", at, key, s.Protocols[0], DidYouMean(key, known), strings.Join(known, ", ")))
-		case strings.Contains(value, "{"): // a parameter, whose value a Device has
 		default:
 			if why := list[i].Check(value); why != "" {
 				wrong = append(wrong, fmt.Sprintf("%s.%s: %s", at, key, why))

@@ -56,9 +56,11 @@ func TestWhatAMapperDoesNotTakeOfAVisitorIsNamed(t *testing.T) {
 		Property: []ProtocolSetting{{Name: "state", Type: "string"}, {Name: "qos", Type: "int"}},
 		Command:  []ProtocolSetting{{Name: "command", Type: "string"}},
 	}
-	require.Empty(t, s.CheckVisitor("at", Visitor{PropertyName: "p", Config: map[string]Value{"state": "{topic}", "qos": "{qos}"}}), "a parameter is the Device's")
+	require.Empty(t, s.CheckVisitor("at", Visitor{PropertyName: "p", Config: map[string]Value{"state": "{topic}", "qos": "{qos}"}}), "values are the mapper's to check")
 	require.Empty(t, s.CheckVisitor("at", Visitor{EventName: "e", Config: map[string]Value{"x": "1"}}), "the mapper has no table of events")
-	require.Equal(t, []string{`at.on: is no setting of mqtt; its settings are state, qos`, `at.qos: "x" is no whole number`},
+	s.Property[1].Enum, s.Property[1].Aliases = []string{"1"}, []string{"quality"}
+	require.Empty(t, s.CheckVisitor("at", Visitor{PropertyName: "p", Config: map[string]Value{"Quality": "one"}}), "another name and word")
+	require.Equal(t, []string{`at.on: is no setting of mqtt; its settings are state, qos`},
 		s.CheckVisitor("at", Visitor{PropertyName: "p", Config: map[string]Value{"on": "ON", "qos": "x"}}))
 	require.Equal(t, []string{`at.state: is no setting of mqtt; its settings are command`},
 		s.CheckVisitor("at", Visitor{CommandName: "c", Config: map[string]Value{"command": "t", "state": "x"}}))
