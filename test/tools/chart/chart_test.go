@@ -73,6 +73,9 @@ func runHelm(t *testing.T, args ...string) (string, error) {
 	if _, err := os.Stat(path); err != nil {
 		t.Fatalf("%v: make lint builds it", err)
 	}
+	if args[0] == "template" && !slices.Contains(args, "--kube-version") {
+		args = append(args, "--kube-version", "1.33.0")
+	}
 	out, err := exec.Command(path, args...).CombinedOutput()
 	return string(out), err
 }
@@ -274,6 +277,18 @@ func TestTheLongestNameIsOneOfStatefulSets(t *testing.T) {
 	for kind, object := range render(t, clusterValues+"fullnameOverride: "+strings.Repeat("hub", 20)+"\n") {
 		if set, ok := object.(*appsv1.StatefulSet); ok && len(set.Name)+len("-0123456789") > validation.LabelValueMaxLength {
 			t.Errorf("%s: %s has %d characters", kind, set.Name, len(set.Name))
+		}
+	}
+}
+
+func TestKubernetesBefore130IsNotSentASleep(t *testing.T) {
+	for version, want := range map[string]bool{"1.29.9": false, "1.30.0-gke.100": true, "1.33.0": true} {
+		out, err := runHelm(t, "template", "plant", chartDir, "--values", writeValues(t, clusterValues), "--kube-version", version)
+		if err != nil {
+			t.Fatalf("helm template: %v\n%s", err, out)
+		}
+		if is := strings.Contains(out, "preStop"); is != want {
+			t.Errorf("Kubernetes %s: preStop is there: %v, want %v", version, is, want)
 		}
 	}
 }
