@@ -237,9 +237,9 @@ $(TOOLS)/kubeedge-mapper: test/tools/kubeedge/go.mod test/tools/kubeedge/go.sum 
 	@$(STAGE) $(@F) env -C test/tools/kubeedge go build -ldflags '-s -w' -o $(TOOLS)/kubeedge-mapper .
 	@touch $@
 
-# What of cosign verifies what a release signs.
-$(TOOLS)/cosign: test/tools/cosign/go.mod test/tools/cosign/go.sum test/tools/cosign/main.go
-	@$(STAGE) $(@F) env -C test/tools/cosign go build -ldflags '-s -w' -o $(TOOLS)/cosign .
+# cosign, which verifies what a release signs.
+$(TOOLS)/cosign: test/tools/cosign/go.mod test/tools/cosign/go.sum
+	@$(STAGE) $(@F) env -C test/tools/cosign go build -ldflags '-s -w' -o $(TOOLS)/cosign github.com/sigstore/cosign/v2/cmd/cosign
 	@touch $@
 
 # The server of NATS, which replicates the log of several hubs.

@@ -15,6 +15,7 @@ import (
 	"os/exec"
 	"os/signal"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 
@@ -74,7 +75,10 @@ func joinMain(args []string, stdout, stderr io.Writer) int {
 		fmt.Fprintln(stderr, "edgecore join:", err)
 		return 2
 	}
-	l.hubs = strings.Split(flags.Arg(0), ",")
+	if l.hubs = strings.Split(flags.Arg(0), ","); slices.Contains(l.hubs, "") {
+		fmt.Fprintf(stderr, "edgecore join: %q has an empty address: it takes HUB[:8883], or several with commas between them\n", flags.Arg(0))
+		return 2
+	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	if err := l.run(ctx); err != nil {

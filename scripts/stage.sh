@@ -6,7 +6,7 @@ name=$1
 shift
 echo "── $name"
 status=0
-TIMEFORMAT="── $name: done in %0R s, with %P %% of a processor"
+TIMEFORMAT="── $name: %0R s, with %P %% of a processor"
 time "$@" || status=$?
 if ((status != 0)); then
 	echo "── $name: FAILED"

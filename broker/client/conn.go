@@ -271,7 +271,7 @@ func (l *connection) handle(cp *packets.ControlPacket) error {
 		l.pubrec(p)
 	case *packets.Pubcomp:
 		code := p.ReasonCode
-		if code == codeUnknownID { // the broker is done with it, and the PUBCOMP that said so was lost with a connection [4.3.3]
+		if code == packets.PubcompPacketIdentifierNotFound { // the broker is done with it, and the PUBCOMP that said so was lost with a connection [4.3.3]
 			code = 0
 		}
 		l.finish(p.PacketID, code, p.Properties.ReasonString)
@@ -359,12 +359,10 @@ func (l *connection) pubrec(p *packets.Pubrec) {
 	if f := l.client.outbox.byID[p.PacketID]; f != nil && f.progress != progressWaiting {
 		f.progress, f.pubrecReceived = progressReleased, true
 	} else {
-		rel.ReasonCode = codeUnknownID
+		rel.ReasonCode = 0x92
 	}
 	l.send(rel)
 }
-
-const codeUnknownID = 0x92
 
 // finish ends a publish with the broker's answer.
 func (l *connection) finish(id uint16, code byte, reason string) {

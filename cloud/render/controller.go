@@ -574,7 +574,7 @@ func (c *controller) conditions(before []resource.Condition, generation int64, o
 // maxMessage bounds the message of a condition, in bytes.
 const maxMessage = 4 << 10
 
-// indexNode has a Node found by the objects that its spec refers to.
+// indexNode has a Node found by the objects that its spec refers to. Most specs refer to none, and aren't decoded: fields that do end so, as they are stored.
 func indexNode(o store.Object) (v struct{}, refs []store.Key, ok bool) {
 	var spec resource.NodeSpec
 	if parts, _ := objects.PartsOf(o.Data); bytes.Contains(parts.Spec, []byte(`Ref"`)) && json.Unmarshal(parts.Spec, &spec) == nil {

@@ -103,7 +103,7 @@ func TestTwoBuildsAreTheSameBytes(t *testing.T) {
 	}
 }
 
-// cosignProgram has what verifies signatures of cosign's own packages, which the Makefile builds from their module.
+// cosignProgram is cosign, which the Makefile builds from its module.
 func cosignProgram(t *testing.T) string {
 	t.Helper()
 	path, err := filepath.Abs("../../.tools/cosign")

@@ -16,7 +16,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nats-io/nats.go"
 	"github.com/stretchr/testify/require"
 
 	"github.com/edgebus/edgebus/broker/client"
@@ -249,11 +248,7 @@ func TestTheDataOfAClusterGoesIntoABackupAndIntoOneHubAndBack(t *testing.T) {
 	c.stopAll()
 	require.NoError(t, os.WriteFile(second.config, text, 0o600))
 	c.awaitSays(1, "has data: `cloudhub cluster import`", "cloudhub", "cluster", "init", "--config", second.config)
-	servers, err := nats.Connect(c.servers.URLs()[0])
-	require.NoError(t, err)
-	defer servers.Close()
-	_, err = servers.Request("$JS.API.STREAM.DELETE.edgebus", nil, 10*time.Second)
-	require.NoError(t, err)
+	c.deleteLog()
 	c.awaitSays(0, "(?s)1 Device.*Nothing was changed", "cloudhub", "cluster", "import", "--dry-run", "--config", second.config)
 	c.command("cluster", "import", "--config", second.config)
 	c.start(second)
