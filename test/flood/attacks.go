@@ -52,6 +52,13 @@ const nodeKeys = 119_000
 // fullMessages are two FULLs, one after the other. Making them takes seconds, in which there is no attack yet.
 var fullMessages = sync.OnceValue(func() [][]byte { return append(fullOf(nodeKeys, "1"), fullOf(nodeKeys, "2")...) })
 
+// Prepare makes what the flood or attack of that name sends.
+func Prepare(name string) {
+	if name == "fulls" {
+		fullMessages()
+	}
+}
+
 // attackFulls publishes two FULLs in turn, as a node's link.
 func attackFulls(ctx context.Context, t Target) {
 	msgs := fullMessages()

@@ -244,6 +244,20 @@ func (n *Node) Put(entries ...link.Entry) {
 	})
 }
 
+// Publish sends a message that is no part of the link. While the node is not connected, it is lost.
+func (n *Node) Publish(m client.Message) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.c == nil {
+		return
+	}
+	n.c.PublishAsync(m, func(err error) {
+		if refused := (*client.Refused)(nil); errors.As(err, &refused) {
+			n.set.Faults.Add(1)
+		}
+	})
+}
+
 // Report puts what the node's agent says.
 func (n *Node) Report(r resource.AgentReport) {
 	text, err := json.Marshal(r)
