@@ -39,6 +39,14 @@ func (o *StoreOutage) Err() error {
 // Active reports whether nothing can be stored.
 func (o *StoreOutage) Active() bool { return o.state.Load() != nil }
 
+// Cause is why nothing can be stored, also when it is time to try: for those that don't.
+func (o *StoreOutage) Cause() error {
+	if now := o.state.Load(); now != nil {
+		return now.err
+	}
+	return nil
+}
+
 // UntilProbe is how long it is until the next probe.
 func (o *StoreOutage) UntilProbe() time.Duration {
 	if now := o.state.Load(); now != nil {

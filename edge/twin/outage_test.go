@@ -130,6 +130,15 @@ func TestTelemetryInAnOutageIsRefusedForTheDisk(t *testing.T) {
 	require.ErrorIs(t, r.send("devices/hall/reported/temperature", "1"), resource.Unavailable)
 	r.add("attic", "u2", thermostat)
 	require.ErrorIs(t, r.send("devices/attic/telemetry/pulse", "1"), resource.Unavailable)
+
+	// While the store is probed it isn't known, either.
+	begun, end := make(chan struct{}), make(chan struct{})
+	probe := sync.OnceFunc(func() { close(begun); <-end })
+	r.store.probed.Store(&probe)
+	<-begun
+	err := r.send("devices/attic/telemetry/pulse", "1")
+	close(end)
+	require.ErrorIs(t, err, resource.Unavailable)
 	r.store.broken.Store(false)
 	require.Eventually(t, func() bool { return r.twin.Stats().Storing }, testTimeout, time.Millisecond)
 	require.ErrorIs(t, r.send("devices/cellar/telemetry/pulse", "1"), resource.NotFound, "it is nobody's")

@@ -54,7 +54,7 @@ func (t *Twin) stream(a topics.Address, m broker.Message, done func(error)) {
 	if _, ok := t.devices.protocols.Load(a.Device); !ok {
 		t.stats.refused.Add(1)
 		err := t.devices.notFound(a.Device, m.Publisher)
-		if outage := t.outage.Err(); outage != nil { // the hub may have sent the device, and it could not be stored
+		if outage := t.outage.Cause(); outage != nil { // the hub may have sent the device, and it could not be stored
 			err = outage
 		}
 		done(err)
