@@ -197,7 +197,8 @@ func (c *hubCluster) connect(ctx context.Context, o client.Options) (cl *client.
 	for _, h := range c.hubs {
 		o.Servers = append(o.Servers, "mqtt://"+h.mqtt)
 	}
-	o.KeepAlive, o.ConnectTimeout, o.Backoff = cmp.Or(o.KeepAlive, 2*time.Second), time.Second, client.Backoff{Min: 50 * time.Millisecond, Max: 200 * time.Millisecond}
+	o.KeepAlive, o.ConnectTimeout = cmp.Or(o.KeepAlive, 2*time.Second), cmp.Or(o.ConnectTimeout, time.Second)
+	o.Backoff = client.Backoff{Min: 50 * time.Millisecond, Max: 200 * time.Millisecond}
 	cl, err := client.New(o)
 	require.NoError(c.t, err)
 	done := make(chan struct{})
