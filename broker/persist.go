@@ -393,7 +393,7 @@ func (l *journalLoad) restore(c *client) error {
 			c.sess.CancelReplay(p.Filter) // it was unsubscribed
 			continue
 		}
-		c.sess.StartReplay(p.Filter, l.b.retainedReader(s, p.After))
+		c.sess.StartReplay(p.Filter, l.b.retainedReader(s, p.After, nil))
 	}
 	return err
 }

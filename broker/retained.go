@@ -204,8 +204,8 @@ func (p *retainedScan) scan(max int) (out []*session.Message) {
 }
 
 // retainedReader goes through everything retained that a subscription matches and its client may
-// read: users' own topics, after one of them, then the tree's.
-func (b *Broker) retainedReader(s *subscription, after string) session.RetainedReader {
+// read: users' own topics, after one of them, then the tree's; at last, when it is known what is stored, those of pending writes.
+func (b *Broker) retainedReader(s *subscription, after string, pending []pendingWrite) session.RetainedReader {
 	c, filter := s.client, s.plain
 	parts := []session.RetainedReader{b.retained.reader(filter, after)}
 	first, _, _ := strings.Cut(filter, "/")
@@ -215,12 +215,24 @@ func (b *Broker) retainedReader(s *subscription, after string) session.RetainedR
 	if first == "$SYS" {
 		parts = append(parts, b.sys.reader(filter))
 	}
+	doubted := make(map[string]bool, len(pending))
+	for _, p := range pending {
+		doubted[p.topic] = true
+	}
 	return func(max int) []*session.Message {
-		for len(parts) > 0 {
-			chunk := parts[0](max)
-			if len(chunk) == 0 {
-				parts = parts[1:]
-				continue
+		for len(parts) > 0 || len(doubted) > 0 {
+			var chunk []*session.Message
+			if len(parts) > 0 {
+				if chunk = parts[0](max); len(chunk) == 0 {
+					parts = parts[1:]
+					continue
+				}
+				chunk = slices.DeleteFunc(chunk, func(m *session.Message) bool { return doubted[m.Topic] })
+			} else {
+				if pending = b.retained.writes.left(pending); len(pending) > 0 {
+					return []*session.Message{}
+				}
+				chunk = b.retained.take(doubted, max)
 			}
 			id := c.rights()
 			chunk = slices.DeleteFunc(chunk, func(m *session.Message) bool {
@@ -232,6 +244,22 @@ func (b *Broker) retainedReader(s *subscription, after string) session.RetainedR
 		}
 		return nil
 	}
+}
+
+// take returns up to max messages of topics whose writes are done, and removes their topics.
+func (r *retainedMessages) take(topics map[string]bool, max int) (out []*session.Message) {
+	now := r.now()
+	for topic := range topics {
+		if len(out) == max {
+			break
+		}
+		delete(topics, topic)
+		waitUnlocked(r.locks.of(topic)) // what failed is replaced by what is stored
+		if m := r.get(topic); m != nil && !m.Expired(now) {
+			out = append(out, m)
+		}
+	}
+	return out
 }
 
 // unstored has the values of Secrets among retained messages sent at QoS 0 to a durable session: see isSecret.
@@ -318,6 +346,7 @@ func (d *retainedWrites) end(m *session.Message, err error) (stored *session.Mes
 
 // pendingWrite is a write that wasn't done when somebody asked: the latest of its topic.
 type pendingWrite struct {
+	topic  string
 	of     *retainedWrite
 	number int
 }
@@ -328,7 +357,7 @@ func (d *retainedWrites) matching(filter string) (pending []pendingWrite) {
 	defer d.mu.Unlock()
 	for topic, x := range d.byTopic {
 		if topics.Match(filter, topic) {
-			pending = append(pending, pendingWrite{x, x.begun})
+			pending = append(pending, pendingWrite{topic, x, x.begun})
 		}
 	}
 	return pending
@@ -338,7 +367,7 @@ func (d *retainedWrites) matching(filter string) (pending []pendingWrite) {
 func (d *retainedWrites) left(pending []pendingWrite) []pendingWrite {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return slices.DeleteFunc(pending, func(p pendingWrite) bool { return p.of.ended >= p.number })
+	return slices.DeleteFunc(slices.Clone(pending), func(p pendingWrite) bool { return p.of.ended >= p.number })
 }
 
 func (r *retainedMessages) committed(m *session.Message, err error) {

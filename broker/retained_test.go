@@ -461,10 +461,30 @@ func TestARetainedMessageIsShownWhenItIsStored(t *testing.T) {
 	sub.sub("a/+", 0, subFlags(func(s *packets.Subscription) { s.RetainHandling = 1 })) // as after a lost connection: it has none of them yet
 	sub.sub("b", 0)
 	require.Equal(t, "there", string(sub.expect(packets.Publish).Payload))
+	all := openClient(t, b, "all")
+	all.sub("#", 0)
+	require.Equal(t, "there", string(all.expect(packets.Publish).Payload), "what isn't in doubt comes first")
+	all.sub("b", 0)
+	require.Equal(t, "there", string(all.expect(packets.Publish).Payload), "and keeps no other subscription")
+	all.sub("#", 0, subFlags(func(s *packets.Subscription) { s.RetainHandling = 1 }))
+	again := openClient(t, b, "again")
+	for range 2 {
+		again.sub("#", 0)
+		require.Equal(t, "there", string(again.expect(packets.Publish).Payload))
+	}
+	gone := openClient(t, b, "gone")
+	gone.sub("#", 0)
+	require.Equal(t, "there", string(gone.expect(packets.Publish).Payload))
+	gone.unsub("#")
 	require.NoError(t, <-set("c", "x"))
 	require.Error(t, <-second)
 	require.Equal(t, "first", string(sub.expect(packets.Publish).Payload))
+	for _, c := range []*testClient{all, again} {
+		require.Equal(t, []string{"first", "x"}, slices.Sorted(slices.Values(c.collect(2))), "each once")
+		c.nothing()
+	}
 	sub.nothing()
+	gone.nothing()
 }
 
 func TestExpiredMessagesAreForgottenNowAndThen(t *testing.T) {

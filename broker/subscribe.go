@@ -191,8 +191,7 @@ func (r *subscribeRequest) subackCode(err error) byte {
 }
 
 // pullRetained starts sending the retained messages of new subscriptions, as their retain handling says. It first waits for
-// publishes that were routed before the subscriptions existed, so that these are retained by then. Topics of which a message is being stored make the subscriptions
-// that match them wait for that, and no others.
+// publishes that were routed before the subscriptions existed, so that these are retained by then.
 func (r *subscribeRequest) pullRetained() {
 	c := r.c
 	passed := false
@@ -204,31 +203,42 @@ func (r *subscribeRequest) pullRetained() {
 			passed = true
 			c.b.retained.locks.pass()
 		}
-		s.startReplay(c.b, c.b.retained.writes.matching(s.plain), time.Millisecond)
+		pending := c.b.retained.writes.matching(s.plain)
+		later := pending
+		if c.client.record > 0 {
+			later = nil
+		}
+		s.startReplay(c.b, c.b.retainedReader(s, "", later), pending, time.Millisecond)
 	}
 }
 
 // longestReplayPause is the longest time between two looks at what a replay waits for.
 const longestReplayPause = 100 * time.Millisecond
 
-// startReplay starts sending the subscription's retained messages, when those are stored that were being stored when it was made: what isn't yet may never be,
-// and nobody may see it. It ends with the subscription, and when that is replaced by one that is sent all of them again.
-func (s *subscription) startReplay(b *Broker, pending []pendingWrite, pause time.Duration) {
-	if pending = b.retained.writes.left(pending); len(pending) == 0 {
+// startReplay starts sending the subscription's retained messages. What was being stored when it was made is sent when that is known, for it may never be, and
+// nobody may see it then: the reader has it last. A durable session waits for that before it is sent any: how far it is, is kept as a topic, and those are read
+// in their order. It ends with the subscription, and when that is replaced by one that is sent all of them again.
+func (s *subscription) startReplay(b *Broker, read session.RetainedReader, pending []pendingWrite, pause time.Duration) {
+	pending = b.retained.writes.left(pending)
+	done := len(pending) == 0
+	if done {
 		b.retained.locks.pass() // what failed is replaced by what is stored
 	}
 	cl := s.client
 	cl.mu.Lock()
 	defer cl.mu.Unlock()
 	now := cl.subs[s.filter]
-	switch {
-	case now == nil || now.replayOf != s:
-	case len(pending) > 0:
-		time.AfterFunc(pause, func() { s.startReplay(b, pending, min(2*pause, longestReplayPause)) })
-	default:
-		cl.sess.StartReplay(s.filter, b.retainedReader(now, ""))
-		now.replayOf = nil
+	if now == nil || now.replayOf != s {
+		return
 	}
+	if done || cl.record == 0 {
+		cl.sess.StartReplay(s.filter, read)
+	}
+	if done {
+		now.replayOf = nil
+		return
+	}
+	time.AfterFunc(pause, func() { s.startReplay(b, read, pending, min(2*pause, longestReplayPause)) })
 }
 
 // wantsRetained reports whether retained messages are sent for the subscription. existed says whether it replaces another.

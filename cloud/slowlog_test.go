@@ -175,8 +175,10 @@ func (h *slowHub) write(i int) (answered <-chan string, writes int) {
 // readFor reads in all ways for a time, and fails if one takes too long.
 func (h *slowHub) readFor(d time.Duration, mail bool) error {
 	for end := time.Now().Add(d); time.Now().Before(end); {
-		if err := inTime("a subscription", func(ctx context.Context) error { return h.subscribed(ctx, "own/kept", "stored") }); err != nil {
-			return err
+		for _, filter := range []string{"own/kept", "own/+"} { // of which the other one matches a message that is not stored, too
+			if err := inTime("a subscription to "+filter, func(ctx context.Context) error { return h.subscribed(ctx, filter, "stored") }); err != nil {
+				return err
+			}
 		}
 		for _, path := range []string{"/readyz", "/links", "/apis/edgebus.io/v1alpha1/namespaces/default/devicemodels/noted", "/apis/edgebus.io/v1alpha1/devicemodels"} {
 			if err := inTime(path, func(ctx context.Context) error {
@@ -309,10 +311,10 @@ func inTime(what string, read func(context.Context) error) (err error) {
 	return fmt.Errorf("%s takes longer than %v: %w", what, readLimit, err)
 }
 
-// subscribed waits for a retained message as a new client gets it.
-func (h *slowHub) subscribed(ctx context.Context, topic, want string) error {
+// subscribed waits for the first retained message as a new client gets it.
+func (h *slowHub) subscribed(ctx context.Context, filter, want string) error {
 	got := make(chan string, 1)
-	_, stop := h.connect(client.Options{Subscriptions: []client.Subscription{{Filter: topic, QoS: 1}}, OnMessage: func(m client.Message) { got <- string(m.Payload) }})
+	_, stop := h.connect(client.Options{Subscriptions: []client.Subscription{{Filter: filter, QoS: 1}}, OnMessage: func(m client.Message) { got <- string(m.Payload) }})
 	defer stop()
 	select {
 	case text := <-got:

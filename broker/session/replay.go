@@ -16,14 +16,14 @@ import (
 // replayChunk bounds how many retained messages a session holds at a time.
 const replayChunk = 64
 
-// RetainedReader returns up to max more retained messages, with their values as of the call, and none at the end. It is
-// not called concurrently.
+// RetainedReader returns up to max more retained messages, with their values as of the call; nil at the end; and an empty list if there may be more
+// later: StartReplay has it called again. It is not called concurrently.
 type RetainedReader func(max int) []*Message
 
 // retainedReplay is a subscription's retained messages that were not sent yet.
 type retainedReplay struct {
 	filter string
-	read   RetainedReader // nil: they must not be fetched yet
+	read   RetainedReader // nil: they must not be fetched before StartReplay says so
 	since  uint64         // liveTopics.count at the subscription
 	qos    byte
 	ids    []uint32
@@ -98,9 +98,10 @@ func (s *Session) fetchRetained(w *Writer) bool {
 	if p == nil {
 		return false
 	}
-	s.replays.fetching = true
+	read := p.read
+	p.read, s.replays.fetching = nil, true
 	s.mu.Unlock()
-	chunk := p.read(replayChunk)
+	chunk := read(replayChunk)
 	s.mu.Lock()
 	s.replays.fetching = false
 	if s.consumer != nil {
@@ -108,10 +109,11 @@ func (s *Session) fetchRetained(w *Writer) bool {
 	}
 	switch {
 	case !slices.Contains(s.replays.list, p): // unsubscribed, or subscribed again, meanwhile
-	case len(chunk) == 0:
+	case chunk == nil:
 		s.replays.end(p)
 		w.replaying.Store(len(s.replays.list) > 0)
-	default:
+	case len(chunk) > 0:
+		p.read = read
 		s.enqueueRetained(chunk, p)
 	}
 	return true
