@@ -74,7 +74,8 @@ this hub in any case.
 		{"restore", "BACKUP", `Makes the log anew with a backup, in the data directory of this machine. All hubs have to be stopped. What was acknowledged after the backup is
 lost, unless nodes and clients send it again; versions and revisions go on above all that were ever given, and who was revoked after the backup stays
 so, by the log that is replaced and by what is in the data directory. Start this hub then; the others join again, with a backup of it.
---force moves aside what is in the directory, and restores although nobody can say what was revoked. --dry-run checks the backup.
+--force moves aside what is in the directory. --unknown-revocations restores although the log that is replaced can't be read, and nobody can say what was
+revoked since the backup. --dry-run checks the backup.
 `, restoreHub},
 		{"export", "", `Makes this hub one on files, with all that the hubs have, which goes on alone: objects, sessions, retained messages and nodes, which need not join again.
 All hubs have to be stopped. The others refuse to go on afterwards. --dry-run says what there is.
@@ -84,14 +85,15 @@ All hubs have to be stopped. The others refuse to go on afterwards. --dry-run sa
 
 // clusterCall is a command that was given.
 type clusterCall struct {
-	cfg            configs.Hub
-	stdout, stderr io.Writer
-	flags          *pflag.FlagSet
-	output         string
-	last           time.Duration
-	force, dryRun  bool
-	from           []string // hubs to join
-	key            string   // file of the key to join them by
+	cfg                configs.Hub
+	stdout, stderr     io.Writer
+	flags              *pflag.FlagSet
+	output             string
+	last               time.Duration
+	force, dryRun      bool
+	unknownRevocations bool     // are put up with
+	from               []string // hubs to join
+	key                string   // file of the key to join them by
 }
 
 // clusterMain runs the commands of cluster.
@@ -143,7 +145,8 @@ func (c clusterCommand) newCall(stdout, stderr io.Writer) *clusterCall {
 	case "import", "export", "restore":
 		call.flags.BoolVar(&call.dryRun, "dry-run", false, "say what would be done")
 		if c.name == "restore" {
-			call.flags.BoolVar(&call.force, "force", false, "move aside what is in the data directory, and restore although nobody can say what was revoked")
+			call.flags.BoolVar(&call.force, "force", false, "move aside what is in the data directory")
+			call.flags.BoolVar(&call.unknownRevocations, "unknown-revocations", false, "restore although nobody can say what was revoked after the backup")
 		}
 	case "join":
 		call.flags.StringSliceVar(&call.from, "from", nil, "hubs to join, such as hub-1,hub-2:8447: the backup is taken from one of them, as soon as one gives it")

@@ -233,11 +233,11 @@ func (c *clusterCall) restoreData(ctx context.Context, dir string, stamp uint32,
 	if latest != "" {
 		defer os.RemoveAll(latest)
 	}
-	if errors.As(err, new(runningError)) { // they would go on with the former log, whatever is forced
+	if errors.As(err, new(runningError)) { // they would go on with the former log
 		return err
 	}
-	if err != nil && !c.force {
-		return fmt.Errorf("what was revoked after the backup isn't known: %w. With --force the backup is restored all the same; revoke again, then, what was revoked since", err)
+	if err != nil && !c.unknownRevocations {
+		return fmt.Errorf("what was revoked after the backup isn't known: %w. With --unknown-revocations it is restored all the same, with what this data directory has; revoke again, then, what was revoked since", err)
 	}
 	if err != nil {
 		log.Warn().Err(err).Msg("what was revoked after the backup, and is not in this data directory, is not known: revoke it again")
@@ -249,7 +249,7 @@ func (c *clusterCall) restoreData(ctx context.Context, dir string, stamp uint32,
 		return nil
 	}
 	carryErr := carryRevocations(ctx, latest, dir)
-	if carryErr != nil && c.force {
+	if carryErr != nil && c.unknownRevocations {
 		log.Warn().Err(carryErr).Msg("what this hub had of the log can't be read either")
 		return nil
 	}

@@ -212,14 +212,17 @@ func TestHubsStopAtAFrameOfSomebodyElse(t *testing.T) {
 		require.NoError(t, err)
 		require.Regexp(t, "the frame at position [0-9]+ of the log doesn't open.*Nothing is served from it. .*`cloudhub cluster restore`", string(said))
 	}
+	file := filepath.Join(c.Dir, "repair.tgz")
+	c.command("backup", "--config", c.hubs[0].config, file)
+	restore := []string{"cluster", "restore", "--config", c.hubs[0].config, "--force", file}
+	c.awaitSays(1, "what was revoked after the backup isn't known: .*--unknown-revocations", "cloudhub", restore...)
+	c.awaitSays(0, "would be made anew", "cloudhub", append(restore, "--unknown-revocations", "--dry-run")...)
 	_, err = servers.Request("$JS.API.STREAM.DELETE.edgebus", nil, 10*time.Second)
 	require.NoError(t, err)
 	out, err := exec.Command(filepath.Join(c.Bin, "cloudhub"), "--config", c.hubs[0].config).CombinedOutput()
 	require.Error(t, err, "it ends, rather than wait for a log that is gone")
 	require.Regexp(t, "there is no stream edgebus .*it was deleted, or these are other servers", string(out))
-	file := filepath.Join(c.Dir, "repair.tgz")
-	c.command("backup", "--config", c.hubs[0].config, file)
-	c.command("cluster", "restore", "--config", c.hubs[0].config, "--force", file)
+	c.command(restore...)
 	c.start(c.hubs[0])
 	require.Equal(t, c.hubs[0].name, c.awaitServing().name, "it goes on with what it has, as docs/cluster.md says")
 }
