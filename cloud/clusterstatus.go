@@ -4,9 +4,13 @@ package cloud
 
 import (
 	"context"
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -14,8 +18,10 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/edgebus/edgebus/broker/daemon/backup"
+	"github.com/edgebus/edgebus/broker/sealed"
 	"github.com/edgebus/edgebus/cloud/cli/diagnosis"
 	"github.com/edgebus/edgebus/cloud/cluster"
+	"github.com/edgebus/edgebus/configs"
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
@@ -117,7 +123,7 @@ func (t *hubTeller) awaitOthers(ctx context.Context) {
 
 // self is what this hub tells of itself.
 func (s *sharedLog) self() cluster.Hub {
-	h := cluster.Hub{Name: s.name, Instance: s.instance, Version: s.version, Records: cluster.RecordsVersion, Clock: time.Now()}
+	h := cluster.Hub{Name: s.name, Instance: s.instance, Version: s.version, Records: cluster.RecordsVersion, Auth: s.auth, Clock: time.Now()}
 	h.Drained = !s.drained.left(h.Clock).IsZero()
 	if link := s.link.Load(); link != nil {
 		h.Link = *link
@@ -132,14 +138,12 @@ func (s *sharedLog) self() cluster.Hub {
 func (s *sharedLog) status(ctx context.Context) resource.ClusterStatus {
 	s.teller.awaitOthers(ctx)
 	now := time.Now()
-	st := resource.ClusterStatus{Hub: s.name, Now: resource.FormatTime(now), Hubs: []resource.ClusterHub{}}
+	st := resource.ClusterStatus{Hub: s.name, Now: resource.FormatTime(now)}
 	if m := s.standing.Load(); m != nil {
 		st.Owner, st.Silent, st.Records = m.Owner(), m.Silent().Seconds(), m.Records()
 		st.Owned = m.Owns() || st.Owner != "" && st.Silent < s.cfg.Silence.Seconds()
 	}
-	for _, h := range s.teller.hubs.List(now) {
-		st.Hubs = append(st.Hubs, s.describe(h, st.Owner, now))
-	}
+	st.Hubs = s.describeAll(st.Owner, now)
 	ctx, stop := context.WithTimeout(ctx, 2*time.Second)
 	defer stop()
 	st.Engine = s.engine.Status(ctx)
@@ -205,6 +209,33 @@ func (s *sharedLog) figures() func() map[string]string {
 			"cluster/position": strconv.FormatUint(uint64(s.member.At()), 10), "cluster/epoch": strconv.FormatUint(s.member.Epoch(), 10),
 		}
 	}
+}
+
+// describeAll describes all hubs that are known.
+func (s *sharedLog) describeAll(owner string, now time.Time) []resource.ClusterHub {
+	all, heard := []resource.ClusterHub{}, s.teller.hubs.List(now)
+	serves := slices.IndexFunc(heard, func(h cluster.HeardHub) bool { return h.Name == owner })
+	for _, h := range heard {
+		c := s.describe(h, owner, now)
+		if serves >= 0 && h.Version == heard[serves].Version { // another version may have other settings
+			c.OtherAuth = h.Auth != "" && heard[serves].Auth != "" && h.Auth != heard[serves].Auth
+		}
+		all = append(all, c)
+	}
+	return all
+}
+
+// authDigest is the same for hubs that let the same in. It is told to all who hear the hubs: the key keeps what is hashed from being guessed.
+func authDigest(a configs.HubAuth, key sealed.Key) string {
+	a.Topics, a.Authority = "", configs.Authority{} // files, which have a place of their own on each machine
+	a.OIDC.CA, a.OIDC.ClientSecretFile, a.OIDC.RedirectURL = "", "", ""
+	text, err := json.Marshal(a)
+	if err != nil {
+		return ""
+	}
+	sum := hmac.New(sha256.New, key[:])
+	_, _ = fmt.Fprintf(sum, "edgebus settings of auth %s", text) // it never fails
+	return hex.EncodeToString(sum.Sum(nil)[:8])
 }
 
 func (s *sharedLog) describe(h cluster.HeardHub, owner string, now time.Time) resource.ClusterHub {

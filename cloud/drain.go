@@ -3,6 +3,7 @@
 package cloud
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -113,11 +114,13 @@ type drainPlan struct {
 func planDrain(st resource.ClusterStatus, owns bool, last time.Duration) (p drainPlan, err error) {
 	p = drainPlan{Hub: st.Hub, Owner: st.Owner, Owns: owns, Until: time.Now().Add(last)}
 	var not []string
+	if !st.Owned { // without most of the log's servers no hub can take over, whichever stands by
+		not = append(not, fmt.Sprintf("nothing was heard of %s, which served, for %.1f s", cmp.Or(st.Owner, "the hub"), st.Silent))
+		st.Hubs = nil
+	}
 	for _, h := range st.Hubs {
 		switch {
 		case h.Name == st.Hub:
-		case h.Role == resource.RoleOwner && !st.Owned:
-			not = append(not, fmt.Sprintf("nothing was heard of %s, which served, for %.1f s", h.Name, st.Silent))
 		case h.Role == resource.RoleOwner || h.Role == resource.RoleStandby && h.Barred == "" && h.BehindSeconds < drainLag.Seconds():
 			p.To = append(p.To, h.Name)
 		case h.Role == resource.RoleStandby && h.Barred != "":

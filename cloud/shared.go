@@ -52,6 +52,7 @@ type sharedLog struct {
 	again   func()
 
 	version  string
+	auth     string                 // a digest of who may come in here
 	instance uint64                 // of this process
 	link     atomic.Pointer[string] // at which address nodes reach this hub
 	site     *hubSite
@@ -98,7 +99,7 @@ func openRecords(ctx context.Context, o Options, m metrics.Registry, committed f
 		return nil, nil, err
 	}
 	s := &sharedLog{cfg: o.Config.Store.NATS, log: o.Log, name: hubName(o.Config.Store.NATS), version: o.Version, instance: rand.Uint64()} //nolint:gosec // G404: it tells processes apart, and keeps nobody out
-	s.again = o.Again
+	s.again, s.auth = o.Again, authDigest(o.Config.Auth, key)
 	if s.drained, err = openDrained(dir); err != nil {
 		return nil, nil, err
 	}

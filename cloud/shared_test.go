@@ -21,6 +21,7 @@ import (
 
 	"github.com/edgebus/edgebus/broker/daemon"
 	"github.com/edgebus/edgebus/broker/ordered"
+	"github.com/edgebus/edgebus/broker/sealed"
 	"github.com/edgebus/edgebus/cloud/cluster"
 	"github.com/edgebus/edgebus/cloud/jetstream"
 	"github.com/edgebus/edgebus/configs"
@@ -142,6 +143,49 @@ func TestAHubThatIsAskedBeforeItHasTheLogGoesOn(t *testing.T) {
 	require.Len(t, s.others(time.Now()), 1)
 }
 
+// Who may come in is each hub's own setting: one that lets others in than the hub that serves is told of, before it takes over. Nobody who hears the hubs learns
+// what the settings are.
+func TestHubsThatLetOthersInAreToldOf(t *testing.T) {
+	key := sealed.NewKey()
+	digest := func(change func(*configs.HubAuth)) string {
+		a := configs.HubAuth{Auth: configs.Auth{Users: []configs.User{{Name: "ann", PasswordHash: "$a", Role: "operator"}}}, Authority: configs.Authority{Cert: "a.pem"}}
+		change(&a)
+		return authDigest(a, key)
+	}
+	same := digest(func(*configs.HubAuth) {})
+	require.Equal(t, same, digest(func(a *configs.HubAuth) { a.Authority.Cert, a.OIDC.RedirectURL, a.Topics = "b.pem", "https://b", "/b" }), "each hub has its own")
+	others := map[string]bool{same: true}
+	for _, change := range []func(*configs.HubAuth){
+		func(a *configs.HubAuth) { a.Users[0].PasswordHash = "$b" },
+		func(a *configs.HubAuth) { a.Users = nil },
+		func(a *configs.HubAuth) { a.Deny = []configs.Denied{{Name: "ann"}} },
+		func(a *configs.HubAuth) { a.Nodes = "any" },
+	} {
+		d := digest(change)
+		require.False(t, others[d])
+		others[d] = true
+	}
+	require.NotEqual(t, same, authDigest(configs.HubAuth{}, sealed.NewKey()))
+
+	s := &sharedLog{name: "a", version: "v1", auth: same, drained: &drainedState{}}
+	s.teller.self, s.teller.send = s.self, s.tell
+	hear := func(name, version, auth string) {
+		text, err := json.Marshal(cluster.Hub{Name: name, Instance: 1, Version: version, Auth: auth, Clock: time.Now()})
+		require.NoError(t, err)
+		s.teller.hear(text)
+	}
+	hear("a", "v1", same)
+	hear("b", "v1", same)
+	hear("c", "v1", digest(func(a *configs.HubAuth) { a.Users = nil }))
+	hear("d", "v2", "of a program that has more settings")
+	hear("e", "v1", "")
+	list := s.describeAll("a", time.Now())
+	require.Len(t, list, 5)
+	for _, h := range list {
+		require.Equal(t, h.Name == "c", h.OtherAuth, h.Name)
+	}
+}
+
 // A hub is drained if another one serves then: one that served until a moment ago, and isn't heard in the log, does not.
 func TestAHubIsNotDrainedForOneThatServesNoMore(t *testing.T) {
 	st := resource.ClusterStatus{Hub: "a", Owner: "b", Owned: true, Hubs: []resource.ClusterHub{{Name: "a", Role: resource.RoleStandby}, {Name: "b", Role: resource.RoleOwner}}}
@@ -151,6 +195,11 @@ func TestAHubIsNotDrainedForOneThatServesNoMore(t *testing.T) {
 	st.Owned, st.Silent = false, 2.5
 	_, err = planDrain(st, false, time.Hour)
 	require.EqualError(t, err, "no other hub could serve then: nothing was heard of b, which served, for 2.5 s. Nothing was changed")
+
+	// Without most of the log's servers none serves, whoever stands by.
+	st.Owner, st.Hubs[1].Role = "a", resource.RoleStandby
+	_, err = planDrain(st, false, time.Hour)
+	require.EqualError(t, err, "no other hub could serve then: nothing was heard of a, which served, for 2.5 s. Nothing was changed")
 }
 
 func TestServersOfTheLogGetTheirCertificatesAndSettings(t *testing.T) {

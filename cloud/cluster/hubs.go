@@ -25,6 +25,7 @@ type Hub struct {
 	Drained  bool             `json:"drained,omitempty"`
 	Barred   string           `json:"barred,omitempty"` // why it may not own the log
 	Link     string           `json:"link,omitempty"`   // at which address nodes reach it
+	Auth     string           `json:"auth,omitempty"`   // a digest of who may come in there
 	Asks     bool             `json:"asks,omitempty"`   // the others are to tell of themselves now
 }
 

@@ -36,6 +36,8 @@ type ClusterHub struct {
 	Barred string `json:"barred,omitempty"`
 	// Twice says that two hubs have this name.
 	Twice bool `json:"twice,omitempty"`
+	// OtherAuth says that other users, or others in all, may come in there than at the hub that serves.
+	OtherAuth bool `json:"otherAuth,omitempty"`
 }
 
 // ClusterUpgrade is what finishing an upgrade does: the log's records are of another version.

@@ -65,7 +65,11 @@ func (d *ClusterDiagnosis) checkEngine() {
 	d.add(e.Wrong != "", MarkWrong, "", "the log's settings are wrong: %s", e.Wrong)
 	d.add(!e.Quorum, MarkWrong, "start the servers that are missing: nothing is acknowledged until most are there", "the log's servers have no quorum")
 	for _, s := range e.Servers {
-		d.add(s.Offline, MarkWrong, "start it: if one more is lost nothing is acknowledged", "the log's server %s is gone", s.Name)
+		advice := "start it: if one more is lost nothing is acknowledged"
+		if !e.Quorum {
+			advice = "start it"
+		}
+		d.add(s.Offline, MarkWrong, advice, "the log's server %s is gone", s.Name)
 		d.add(!s.Offline && !s.Current, MarkLook, "", "the log's server %s is behind by %s", s.Name, amountOf(s.Lag, "operation"))
 	}
 	d.add(e.Quorum && len(e.Servers) < e.Replicas, MarkWrong, "", "%d servers have the log, and %d are to", len(e.Servers), e.Replicas)
@@ -77,7 +81,11 @@ func (d *ClusterDiagnosis) checkOwner() {
 	case d.Owner == "":
 		d.add(true, MarkWrong, "", "hub %s has not read yet which hub serves", d.Hub)
 	case !d.Owned:
-		d.add(true, MarkWrong, "the logs of the hubs say why none of them takes over", "no hub serves: nothing was heard of %s for %.1f s", d.Owner, d.Silent)
+		advice := "the logs of the hubs say why none of them takes over"
+		if d.Engine.Error != "" || !d.Engine.Quorum {
+			advice = "none can before the log's servers answer"
+		}
+		d.add(true, MarkWrong, advice, "no hub serves: nothing was heard of %s for %.1f s", d.Owner, d.Silent)
 	default:
 		d.add(true, MarkOK, "", "%s serves", d.Owner)
 	}
@@ -89,6 +97,8 @@ func (d *ClusterDiagnosis) checkOneHub(h resource.ClusterHub) {
 		d.add(true, MarkWrong, "start it; if it is gone for good there is nothing to do: it is forgotten a day after it was heard last", "hub %s was last heard %s ago", h.Name, roundSeconds(h.Heard))
 		return
 	}
+	d.add(h.OtherAuth, MarkWrong, "make auth in hub.yaml of all hubs the same, and restart those that differ: each lets in whom its own file lists",
+		"hub %s has other settings of auth than %s, which serves", h.Name, d.Owner)
 	d.add(h.Role == resource.RoleDrained, MarkLook, "cloudhub cluster undrain, on its machine, ends that", "hub %s is drained: it doesn't take over", h.Name)
 	d.add(h.Barred != "" && h.Role == resource.RoleStandby, MarkWrong, "", "hub %s can't take over: %s", h.Name, h.Barred)
 	d.add(h.Role != resource.RoleOwner && h.BehindSeconds > lateHub.Seconds(), MarkWrong, "look at its disk and its network",

@@ -52,6 +52,7 @@ func TestEachFaultOfAClusterHasAFindingWithWhatToDo(t *testing.T) {
 				s.Hubs[i].Records++
 			}
 		}, "a newer version of records than the log's", MarkLook},
+		"other users":  {func(s *resource.ClusterStatus) { s.Hubs[2].OtherAuth = true }, "hub c has other settings of auth than a, which serves", MarkWrong},
 		"two versions": {func(s *resource.ClusterStatus) { s.Hubs[2].Version = "v2" }, "different versions", MarkLook},
 	} {
 		t.Run(name, func(t *testing.T) {

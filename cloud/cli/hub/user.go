@@ -213,7 +213,7 @@ func printUserAdded(out io.Writer, file string, u configs.User, before, after co
 	if before.Auth.Nodes == configs.Auto && len(before.Auth.Users) == 0 {
 		lines = append(lines, "Nodes get in if they are registered, as Nodes (auth.nodes: auto).")
 	}
-	return printLines(out, append(lines, restartLines(file)...))
+	return printLines(out, append(lines, restartLines(file, after)...))
 }
 
 // printUserRemoved is the same, with who is left.
@@ -225,18 +225,21 @@ func printUserRemoved(out io.Writer, file, name string, before, after configs.Hu
 	case !after.Anybody() && after.Auth.OIDC.Issuer == "" && !slices.ContainsFunc(after.Auth.Users, isAdministrator):
 		lines = append(lines, "No operator of all nodes is left: edgebus user add NAME --role operator --nodes '*' lists one.")
 	}
-	return printLines(out, append(lines, restartLines(file)...))
+	return printLines(out, append(lines, restartLines(file, after)...))
 }
 
 func isAdministrator(u configs.User) bool {
 	return u.Role == topics.RoleOperator && slices.Contains(u.Nodes, "*")
 }
 
-func restartLines(file string) []string {
-	if file != configs.SystemFile(hubProgram) {
-		return []string{"The hub reads that when it starts: restart it."}
+func restartLines(file string, cfg configs.Hub) (lines []string) {
+	if cfg.Store.Engine == "nats" {
+		lines = []string{"Each of several hubs lets in whom its own file lists: do the same with auth in that of the others, before the next one serves."}
 	}
-	return []string{"The hub reads that when it starts:", "  systemctl restart cloudhub"}
+	if file != configs.SystemFile(hubProgram) {
+		return append(lines, "The hub reads that when it starts: restart it.")
+	}
+	return append(lines, "The hub reads that when it starts:", "  systemctl restart cloudhub")
 }
 
 func printLines(out io.Writer, lines []string) error {
