@@ -162,17 +162,22 @@ type controllerLoop struct {
 	runtime *Runtime
 	log     zerolog.Logger
 	queue   workqueue.TypedRateLimitingInterface[store.Key]
+
+	results *prometheus.CounterVec // by result
+	seconds prometheus.Observer
+	waiting prometheus.Gauge
 }
 
 func (r *Runtime) newLoop(c Controller) *controllerLoop {
 	c.Timeout = cmp.Or(c.Timeout, defaultTimeout)
+	label := prometheus.Labels{"controller": daemon.Label(c.Name)}
+	results := r.results.MustCurryWith(label)
 	for _, result := range []string{"done", "again", "error", "panic"} { // 0 is a figure, too
-		r.results.WithLabelValues(daemon.Label(c.Name), result)
+		results.WithLabelValues(result)
 	}
-	r.seconds.WithLabelValues(daemon.Label(c.Name))
-	r.waiting.WithLabelValues(daemon.Label(c.Name))
 	return &controllerLoop{
 		Controller: c, runtime: r, log: r.options.Log.With().Str("controller", c.Name).Logger(),
+		results: results, seconds: r.seconds.With(label), waiting: r.waiting.With(label),
 		queue: workqueue.NewTypedRateLimitingQueue(workqueue.NewTypedItemExponentialFailureRateLimiter[store.Key](r.options.FirstRetry, r.options.LastRetry)),
 	}
 }
@@ -193,10 +198,13 @@ func (l *controllerLoop) run(ctx context.Context, listed <-chan struct{}) {
 }
 
 func (l *controllerLoop) add(keys []store.Key) {
+	if len(keys) == 0 {
+		return
+	}
 	for _, key := range keys {
 		l.queue.Add(key)
 	}
-	l.runtime.waiting.WithLabelValues(daemon.Label(l.Name)).Set(float64(l.queue.Len()))
+	l.waiting.Set(float64(l.queue.Len()))
 }
 
 // work reconciles one key after the other.
@@ -212,7 +220,7 @@ func (l *controllerLoop) work(ctx context.Context) {
 		} else {
 			l.queue.Done(key)
 		}
-		l.runtime.waiting.WithLabelValues(daemon.Label(l.Name)).Set(float64(l.queue.Len()))
+		l.waiting.Set(float64(l.queue.Len()))
 	}
 }
 
@@ -224,7 +232,7 @@ func (l *controllerLoop) reconcileKey(ctx context.Context, key store.Key) {
 	defer stop()
 	began := time.Now()
 	again, err := l.reconcileRecovered(ctx, key)
-	l.runtime.seconds.WithLabelValues(daemon.Label(l.Name)).Observe(time.Since(began).Seconds())
+	l.seconds.Observe(time.Since(began).Seconds())
 	result := "done"
 	var p *panicError
 	switch {
@@ -249,7 +257,7 @@ func (l *controllerLoop) reconcileKey(ctx context.Context, key store.Key) {
 		l.log.Warn().Err(err).Str("key", key.String()).Int("failures", l.queue.NumRequeues(key)+1).Msg("a controller failed: the key is tried again")
 		l.queue.AddRateLimited(key)
 	}
-	l.runtime.results.WithLabelValues(daemon.Label(l.Name), result).Inc()
+	l.results.WithLabelValues(result).Inc()
 }
 
 // panicError is a panic as an error.

@@ -4,6 +4,7 @@ package control
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"iter"
@@ -38,8 +39,11 @@ func (w Watch) concernedBy(before, now *store.Object, call func(func())) (keys [
 	if before != nil && now != nil && (w.DataOnly && bytes.Equal(before.Data, now.Data) || w.Same != nil && w.Same(*before, *now)) {
 		return nil
 	}
-	if w.Changes != nil {
+	switch {
+	case w.Changes != nil:
 		return w.Changes(before, now)
+	case w.Keys == nil:
+		return []store.Key{cmp.Or(now, before).Key}
 	}
 	var old []store.Key
 	call(func() { keys = w.keys(now) })
@@ -51,11 +55,8 @@ func (w Watch) concernedBy(before, now *store.Object, call func(func())) (keys [
 }
 
 func (w Watch) keys(o *store.Object) []store.Key {
-	switch {
-	case o == nil:
+	if o == nil {
 		return nil
-	case w.Keys == nil:
-		return []store.Key{o.Key}
 	}
 	return w.Keys(*o)
 }
