@@ -290,7 +290,7 @@ type batch struct {
 	ownTables map[string]*table   // the tables of next that this batch made
 	records   map[recordID][]byte // what becomes of records in the end; nil: they are deleted
 	taken     []recordID          // new numbers
-	events    []store.Event
+	events    []*store.Event      // each by itself: a stream that is slow keeps one, and not those of a batch
 	nodes     map[string]*nodeEdit
 
 	lastDeletes map[string]recordID // new records
@@ -370,8 +370,8 @@ func (b *batch) edit(kind string) *table {
 	return &t
 }
 
-// put makes e the newest version of its key, after old, which is the object before; nil: there is none.
-func (b *batch) put(key store.Key, e, old *objectVersion, before *store.Object, data, status bool) store.Object {
+// put makes e, which is now, the newest version of its key, after old, which is the object before; nil: there is none.
+func (b *batch) put(key store.Key, e, old *objectVersion, now store.Object, before *store.Object, data, status bool) store.Object {
 	t := b.edit(key.Kind)
 	t.set(e)
 	t.log = append(t.log, e)
@@ -381,7 +381,7 @@ func (b *batch) put(key store.Key, e, old *objectVersion, before *store.Object, 
 	if status {
 		b.putStatus(e)
 	}
-	event := store.Event{Type: store.Added, Object: e.object(key.Kind)}
+	event := &store.Event{Type: store.Added, Object: now}
 	if old != nil {
 		b.next.replaced += old.size()
 		event.Type, event.Old = store.Modified, before
@@ -414,7 +414,7 @@ func (b *batch) create(o store.Object) (store.Object, error) {
 		rev: b.next.rev, created: b.next.rev, record: b.newID(),
 		data: bytes.Clone(o.Data), status: packText(o.Status),
 	}
-	return b.put(o.Key, e, nil, nil, true, true), nil
+	return b.put(o.Key, e, nil, e.object(o.Kind), nil, true, true), nil
 }
 
 // current is the version that a write is to replace, if it is the expected one.
@@ -456,7 +456,16 @@ func (b *batch) update(o store.Object, expect uint64, stored bool) (store.Object
 	if data {
 		e.unstored = !stored
 	}
-	return b.put(o.Key, &e, old, &was, data && stored, status && stored), nil
+	now := e.dataOnly(o.Kind)
+	switch {
+	case e.derived != nil:
+		now = e.object(o.Kind)
+	case !status:
+		now.Status = was.Status
+	case len(o.Status) > 0:
+		now.Status = o.Status
+	}
+	return b.put(o.Key, &e, old, now, &was, data && stored, status && stored), nil
 }
 
 func (b *batch) delete(key store.Key, expect uint64) (store.Object, error) {
@@ -480,7 +489,7 @@ func (b *batch) delete(key store.Key, expect uint64) (store.Object, error) {
 
 	before, last := old.object(key.Kind), old.object(key.Kind)
 	last.Rev = gone.rev
-	b.events = append(b.events, store.Event{Type: store.Deleted, Object: last, Old: &before})
+	b.events = append(b.events, &store.Event{Type: store.Deleted, Object: last, Old: &before})
 	return last, nil
 }
 

@@ -86,6 +86,7 @@ const blockSize = 256
 // that is read page by page stays as it was.
 type index struct {
 	blocks [][]*objectVersion // none is empty
+	own    []bool             // which of them no other index has: they are changed in place
 	n      int
 }
 
@@ -116,42 +117,44 @@ func (ix *index) get(namespace, name string) *objectVersion {
 
 // edit returns an index that set and remove may be called on, without ix seeing it.
 func (ix *index) edit() index {
-	return index{blocks: slices.Clone(ix.blocks), n: ix.n}
+	return index{blocks: slices.Clone(ix.blocks), own: make([]bool, len(ix.blocks)), n: ix.n}
 }
 
 // makeIndex makes an index of entries in order.
 func makeIndex(entries []*objectVersion) index {
 	ix := index{n: len(entries)}
 	for block := range slices.Chunk(entries, blockSize/2) {
-		ix.blocks = append(ix.blocks, slices.Clone(block))
+		ix.blocks, ix.own = append(ix.blocks, slices.Clone(block)), append(ix.own, true)
 	}
 	return ix
 }
 
 func (ix *index) set(e *objectVersion) {
 	if len(ix.blocks) == 0 {
-		ix.blocks, ix.n = [][]*objectVersion{{e}}, 1
+		ix.blocks, ix.own, ix.n = [][]*objectVersion{{e}}, []bool{true}, 1
 		return
 	}
 	b := ix.block(e.namespace, e.name)
 	old := ix.blocks[b]
 	i, found := findVersion(old, e.namespace, e.name)
 	if found {
-		fresh := slices.Clone(old)
-		fresh[i] = e
-		ix.blocks[b] = fresh
+		if !ix.own[b] {
+			ix.blocks[b], ix.own[b] = slices.Clone(old), true
+		}
+		ix.blocks[b][i] = e
 		return
 	}
 	ix.n++
 	fresh := make([]*objectVersion, 0, len(old)+1)
 	fresh = append(append(append(fresh, old[:i]...), e), old[i:]...)
+	ix.own[b] = true
 	if len(fresh) <= blockSize {
 		ix.blocks[b] = fresh
 		return
 	}
 	half := len(fresh) / 2
 	ix.blocks[b] = fresh[:half:half]
-	ix.blocks = slices.Insert(ix.blocks, b+1, fresh[half:])
+	ix.blocks, ix.own = slices.Insert(ix.blocks, b+1, fresh[half:]), slices.Insert(ix.own, b+1, true)
 }
 
 func (ix *index) remove(namespace, name string) {
@@ -165,10 +168,10 @@ func (ix *index) remove(namespace, name string) {
 	}
 	ix.n--
 	if len(ix.blocks[b]) == 1 {
-		ix.blocks = slices.Delete(ix.blocks, b, b+1)
+		ix.blocks, ix.own = slices.Delete(ix.blocks, b, b+1), slices.Delete(ix.own, b, b+1)
 		return
 	}
-	ix.blocks[b] = slices.Delete(slices.Clone(ix.blocks[b]), i, i+1)
+	ix.blocks[b], ix.own[b] = slices.Delete(slices.Clone(ix.blocks[b]), i, i+1), true
 }
 
 // from calls yield for the entries from a position on, in order.

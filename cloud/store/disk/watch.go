@@ -4,6 +4,7 @@ package disk
 
 import (
 	"context"
+	"slices"
 	"sync"
 
 	"github.com/edgebus/edgebus/cloud/store"
@@ -25,12 +26,12 @@ type stream struct {
 	mu      sync.Mutex // taken after Store.mu
 	rev     uint64     // everything up to here was returned by Next
 	backlog []*objectVersion
-	since   uint64 // what was known when the backlog was made
-	upto    uint64 // rev once backlog was returned
-	behind  bool   // the queue overflowed, or more is to come than the backlog
-	queue   []store.Event
+	since   uint64            // what was known when the backlog was made
+	upto    uint64            // rev once backlog was returned
+	behind  bool              // the queue overflowed, or more is to come than the backlog
+	queue   []*store.Event    // other streams have them, too
 	latest  map[store.Key]int // into queue
-	waiting int               // events in queue, without those that were merged into later ones (Type 0)
+	waiting int               // events in queue, without those that were merged into later ones (nil)
 	closed  error
 }
 
@@ -91,7 +92,7 @@ func (st *stream) backlogEvents(versions []*objectVersion, since uint64) (events
 }
 
 // offer queues an event. Store.mu is held.
-func (st *stream) offer(event store.Event) {
+func (st *stream) offer(event *store.Event) {
 	st.mu.Lock()
 	defer st.mu.Unlock()
 	if st.behind || st.closed != nil {
@@ -99,7 +100,7 @@ func (st *stream) offer(event store.Event) {
 	}
 	if at, ok := st.latest[event.Object.Key]; ok && st.queue[at].Type != store.Deleted {
 		event = mergeEvents(st.queue[at], event)
-		st.queue[at] = store.Event{}
+		st.queue[at] = nil
 		st.waiting--
 	}
 	if st.latest == nil {
@@ -122,12 +123,13 @@ func (st *stream) offer(event store.Event) {
 }
 
 // mergeEvents makes one event of two that follow each other on one object.
-func mergeEvents(first, second store.Event) store.Event {
+func mergeEvents(first, second *store.Event) *store.Event {
+	merged := *second
 	if first.Type == store.Added && second.Type == store.Modified {
-		second.Type = store.Added
+		merged.Type = store.Added
 	}
-	second.Old = first.Old
-	return second
+	merged.Old = first.Old
+	return &merged
 }
 
 func (st *stream) drop() {
@@ -136,10 +138,8 @@ func (st *stream) drop() {
 
 // squeeze removes merged events from the queue.
 func (st *stream) squeeze() {
-	events := st.live()
-	st.drop()
-	st.queue, st.waiting = events, len(events)
-	st.latest = make(map[store.Key]int, len(events))
+	events := slices.DeleteFunc(st.queue, func(e *store.Event) bool { return e == nil })
+	st.queue, st.latest = events, make(map[store.Key]int, len(events))
 	for i, e := range events {
 		st.latest[e.Object.Key] = i
 	}
@@ -148,8 +148,8 @@ func (st *stream) squeeze() {
 func (st *stream) live() []store.Event {
 	events := make([]store.Event, 0, st.waiting)
 	for _, e := range st.queue {
-		if e.Type != 0 {
-			events = append(events, e)
+		if e != nil {
+			events = append(events, *e)
 		}
 	}
 	return events
