@@ -74,6 +74,9 @@ const blobCheckInterval = 10 * time.Minute
 // maxDecodedConfigMaps is how many ConfigMaps are kept decoded, with the digests of their values.
 const maxDecodedConfigMaps = 16
 
+// maxDecodedSpecs is how many specs are kept decoded, and maxDecodedSpec is how long the text of one may be.
+const maxDecodedSpecs, maxDecodedSpec = 16, 16 << 10
+
 // NewController makes the controller that renders Nodes' specs. It keeps a record of kind RenderedSpec for each Node that has
 // had a spec, under the Node's name.
 func NewController(o Options) control.Controller {
@@ -84,7 +87,7 @@ func NewController(o Options) control.Controller {
 		o.Record = func(resource.Occurrence) {}
 	}
 	c := &controller{
-		Options: o, values: make(map[store.Key]decodedConfigMap),
+		Options: o, values: make(map[store.Key]decodedConfigMap), specs: make(map[string]*decodedSpec),
 		renders: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "edgebus_renders_total", Help: "Nodes' specs that were rendered, by result: changed (a new renderedVersion), unchanged or problem.",
 		}, []string{"result"}),
@@ -123,6 +126,55 @@ type controller struct {
 
 	mu     sync.Mutex
 	values map[store.Key]decodedConfigMap // of ConfigMaps
+	specs  map[string]*decodedSpec        // by their texts
+}
+
+// decodedSpec is a spec, and what it comes to. The nodes of a fleet most often have the same text.
+type decodedSpec struct {
+	resource.NodeSpec
+	references []store.Key
+	refs       []resource.Reference
+	rendered   *renderedContent // nil: it is not known yet, or does not follow from the text alone
+}
+
+// renderedContent is a rendered spec, and its text as contentOf has it.
+type renderedContent struct {
+	resource.RenderedSpec
+	content []byte
+}
+
+// decodeSpec decodes a spec as it is stored. It is not to be changed.
+func (c *controller) decodeSpec(text []byte) (*decodedSpec, error) {
+	c.mu.Lock()
+	known := c.specs[string(text)]
+	c.mu.Unlock()
+	if known != nil {
+		return known, nil
+	}
+	known = new(decodedSpec)
+	if len(text) > 0 {
+		if err := json.Unmarshal(text, &known.NodeSpec); err != nil {
+			return nil, err
+		}
+	}
+	known.references, known.refs = LookedUpKeys(known.NodeSpec), sourceReferences(known.NodeSpec)
+	if len(text) <= maxDecodedSpec {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		makeRoom(c.specs, maxDecodedSpecs)
+		c.specs[string(text)] = known
+	}
+	return known, nil
+}
+
+// makeRoom has a map have fewer than most entries.
+func makeRoom[K comparable, V any](m map[K]V, most int) {
+	for key := range m {
+		if len(m) < most {
+			break
+		}
+		delete(m, key)
+	}
 }
 
 // decodedConfigMap are the values of a ConfigMap at a revision.
@@ -155,10 +207,9 @@ func (c *controller) reconcile(ctx context.Context, key store.Key) (time.Duratio
 	}
 	node, _ := objects.PartsOf(stored.Data)
 	var uid string
-	var spec resource.NodeSpec
-	err = json.Unmarshal(rawjson.Field(node.Metadata, "uid"), &uid)
-	if err == nil && len(node.Spec) > 0 {
-		err = json.Unmarshal(node.Spec, &spec)
+	decoded, err := c.decodeSpec(node.Spec)
+	if err == nil {
+		err = json.Unmarshal(rawjson.Field(node.Metadata, "uid"), &uid)
 	}
 	if err != nil {
 		return 0, fmt.Errorf("the stored Node can't be read: %w", err)
@@ -167,7 +218,7 @@ func (c *controller) reconcile(ctx context.Context, key store.Key) (time.Duratio
 	if err != nil {
 		return 0, err
 	}
-	references, refs := LookedUpKeys(spec), sourceReferences(spec)
+	references, refs := decoded.references, decoded.refs
 	c.Sources.Use(key, refs, 0)
 	record, err := c.record(ctx, key.Name)
 	if err != nil {
@@ -177,25 +228,25 @@ func (c *controller) reconcile(ctx context.Context, key store.Key) (time.Duratio
 		return 0, nil // nothing has ever been wanted of it
 	}
 	o := renderingOutcome{uid: uid, version: record.RenderedVersion, refers: len(references)+len(refs) > 0}
-	resolved, missing, err := c.resolve(ctx, spec, refs)
+	resolved, missing, err := c.resolve(ctx, decoded.NodeSpec, refs)
 	if err != nil {
 		return 0, err
 	}
 	if o.unresolved, o.failed = missing.known, missing.unknown; o.failed != nil {
 		return 0, c.report(ctx, key, o)
 	}
-	spec = spec.Freeze(resolved)
 	from := renderingInputs{UID: uid, Retry: retryAnnotation(stored)}
 	if from.Inputs, err = c.hashInputs(ctx, node.Spec, brokers, references, resolved); err != nil {
 		return 0, err
 	}
-	if record.renderingInputs != from || !c.has(record.RenderedSpec) {
-		if o.version, err = c.render(ctx, stored, record, spec, more, from); err != nil && !errors.As(err, &o.failed) {
+	blobs := record.blobs()
+	if record.renderingInputs != from || !c.has(blobs) {
+		if o.version, err = c.render(ctx, stored, record, decoded, resolved, more, from); err != nil && !errors.As(err, &o.failed) {
 			return 0, err
 		}
 	}
 	again := time.Duration(0)
-	if record.HasBlobs() {
+	if blobs.HasBlobs() {
 		again = blobCheckInterval
 	}
 	return again, c.report(ctx, key, o)
@@ -309,10 +360,37 @@ type renderingOutcome struct {
 
 // renderedRecord is what is stored of the last rendering of a Node.
 type renderedRecord struct {
-	resource.RenderedSpec
+	RenderedVersion string
+	content         []byte // see contentOf
 	renderingInputs
 	version uint64 // 0: there is none
 	rev     uint64
+}
+
+// blobs is the rendered spec if some of its contents may be blobs. Most have none, and are not decoded.
+func (r renderedRecord) blobs() (spec resource.RenderedSpec) {
+	if bytes.Contains(r.content, []byte(`"digest"`)) {
+		_ = json.Unmarshal(withVersion(r.content, ""), &spec) // one that can't be read is damaged beyond its contents
+	}
+	return spec
+}
+
+// versionField is what a rendered spec in JSON begins with, before the version.
+const versionField = `{"renderedVersion":"`
+
+// contentOf is the version of a rendered spec in JSON, and all that follows; nil: it is none.
+func contentOf(rendered []byte) (version string, content []byte) {
+	rest, ok := bytes.CutPrefix(rendered, []byte(versionField))
+	end := bytes.IndexByte(rest, '"')
+	if !ok || end < 0 {
+		return "", nil
+	}
+	return string(rest[:end]), rest[end:]
+}
+
+func withVersion(content []byte, version string) []byte {
+	out := make([]byte, 0, len(versionField)+len(version)+len(content))
+	return append(append(append(out, versionField...), version...), content...)
 }
 
 func (c *controller) record(ctx context.Context, node string) (r renderedRecord, err error) {
@@ -324,9 +402,8 @@ func (c *controller) record(ctx context.Context, node string) (r renderedRecord,
 		return r, err
 	}
 	r.rev = stored.Rev
-	if json.Unmarshal(stored.Data, &r.RenderedSpec) == nil {
-		r.version = versionNumber(r.RenderedVersion)
-	}
+	r.RenderedVersion, r.content = contentOf(stored.Data)
+	r.version = versionNumber(r.RenderedVersion)
 	_ = json.Unmarshal(stored.Status, &r.renderingInputs) // one that can't be read is rendered again
 	return r, nil
 }
@@ -355,9 +432,11 @@ func (c *controller) hashInputs(
 
 // render renders a Node's spec and stores the result, of which it returns the version. The version rises if the result is another
 // one than before, or somebody asks for another attempt; it is the former one if the spec can't be rendered.
-func (c *controller) render(ctx context.Context, node store.Object, was renderedRecord, spec resource.NodeSpec, brokers []resource.Application, from renderingInputs) (version string, err error) {
+func (c *controller) render(
+	ctx context.Context, node store.Object, was renderedRecord, spec *decodedSpec, resolved []resource.Reference, brokers []resource.Application, from renderingInputs,
+) (version string, err error) {
 	version = was.RenderedVersion
-	out, contents, err := Render(spec, c.lookups(ctx))
+	content, contents, leftOut, err := c.content(ctx, spec, resolved, brokers)
 	if err != nil {
 		var p *Problem
 		if errors.As(err, &p) {
@@ -365,11 +444,7 @@ func (c *controller) render(ctx context.Context, node store.Object, was rendered
 		}
 		return version, err
 	}
-	leftOut, err := AddBrokers(&out, contents, brokers)
-	if err == nil {
-		err = c.noteProblems(ctx, node.Name, leftOut)
-	}
-	if err != nil {
+	if err := c.noteProblems(ctx, node.Name, leftOut); err != nil {
 		return version, err
 	}
 	status, err := json.Marshal(from)
@@ -382,20 +457,49 @@ func (c *controller) render(ctx context.Context, node store.Object, was rendered
 		}
 	}
 	next, result := store.Object{Key: recordKey(node.Name), Status: status}, "unchanged"
-	if was.version == 0 || was.UID != from.UID || was.Retry != from.Retry || !SameContent(was.RenderedSpec, out) {
+	if was.version == 0 || was.UID != from.UID || was.Retry != from.Retry || !bytes.Equal(was.content, content) {
 		result = "changed"
 		if version, err = c.nextVersion(ctx, was); err != nil {
 			return version, err
 		}
-		out.RenderedVersion = version
-		if next.Data, err = json.Marshal(out); err != nil {
-			return version, err
-		}
+		next.Data = withVersion(content, version)
 	}
 	if err = store.Put(ctx, c.Writer, next, was.rev); err == nil {
 		c.renders.WithLabelValues(result).Inc()
 	}
 	return version, err
+}
+
+// content is what a spec comes to, in JSON without the version, with the contents that are blobs and may not be there yet, and why brokers
+// are left out. Where that follows from the spec's text alone it is rendered once for all nodes that have it.
+func (c *controller) content(
+	ctx context.Context, spec *decodedSpec, resolved []resource.Reference, brokers []resource.Application,
+) (content []byte, contents map[string][]byte, leftOut map[string]string, err error) {
+	alone := len(spec.references)+len(spec.refs)+len(brokers) == 0
+	c.mu.Lock()
+	known := spec.rendered
+	c.mu.Unlock()
+	if alone && known != nil && c.has(known.RenderedSpec) {
+		return known.content, nil, nil, nil
+	}
+	out, contents, err := Render(spec.NodeSpec.Freeze(resolved), c.lookups(ctx))
+	if err != nil {
+		return nil, nil, nil, err
+	}
+	if leftOut, err = AddBrokers(&out, contents, brokers); err != nil {
+		return nil, nil, nil, err
+	}
+	text, err := json.Marshal(out)
+	if err != nil {
+		return nil, nil, nil, err
+	}
+	_, content = contentOf(text)
+	if alone {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		spec.rendered = &renderedContent{out, content}
+	}
+	return content, contents, leftOut, nil
 }
 
 // noteProblems writes the record of which brokers are left out of a node's rendered spec, and why.
@@ -454,12 +558,7 @@ func (c *controller) configMap(ctx context.Context, namespace, name string) ([]C
 	known.rev, _ = strconv.ParseUint(m.Metadata.ResourceVersion, 10, 64)
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for other := range c.values {
-		if len(c.values) < maxDecodedConfigMaps {
-			break
-		}
-		delete(c.values, other)
-	}
+	makeRoom(c.values, maxDecodedConfigMaps)
 	c.values[key] = known
 	return known.values, nil
 }

@@ -3,7 +3,6 @@
 package render
 
 import (
-	"bytes"
 	"cmp"
 	"encoding/hex"
 	"encoding/json"
@@ -149,6 +148,9 @@ func checkUpdatePolicy(p *resource.UpdatePolicy) error {
 // AddBrokers adds optional applications to a rendered spec, and their contents, in the order of their names. One that can't be rendered, for which
 // the spec has no room, or whose name an application of the spec has, is left out: why is by its name.
 func AddBrokers(out *resource.RenderedSpec, contents map[string][]byte, brokers []resource.Application) (leftOut map[string]string, err error) {
+	if len(brokers) == 0 {
+		return nil, nil
+	}
 	raw, err := json.Marshal(out)
 	if err != nil {
 		return nil, err
@@ -463,12 +465,4 @@ func (t *fileTree) list() ([]resource.RenderedFile, error) {
 		return nil, nil
 	}
 	return out, nil
-}
-
-// SameContent reports whether two rendered specs differ in their versions at most.
-func SameContent(a, b resource.RenderedSpec) bool {
-	a.RenderedVersion, b.RenderedVersion = "", ""
-	one, err1 := json.Marshal(a)
-	two, err2 := json.Marshal(b)
-	return err1 == nil && err2 == nil && bytes.Equal(one, two)
 }
