@@ -173,6 +173,9 @@ func NoteVersion(o store.Object, s resource.NodeStatus) []byte {
 	if m.follow(s); m.specState() != rollout.Done {
 		return nil
 	}
+	if rawjson.Field(annotations, versionAnnotation) != nil { // most have had one before
+		return objects.WithMetadata(o.Data, rawjson.WithField(parts.Metadata, "annotations", rawjson.WithField(annotations, versionAnnotation, assigned)))
+	}
 	var meta resource.Meta
 	if json.Unmarshal(parts.Metadata, &meta) != nil {
 		return nil

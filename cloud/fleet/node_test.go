@@ -32,6 +32,8 @@ func TestAVersionIsNotedOfANodeWhoseStatusSaysThatItHasIt(t *testing.T) {
 	require.Equal(t, int64(3), n.Metadata.Generation)
 	require.Equal(t, "i", n.Spec.OS.Image)
 
+	first := note(`{"metadata":{"name":"n1","generation":3,"annotations":{"fleet-controller/assignedTemplateVersion":"a-2"}}}`, func(*resource.NodeStatus) {})
+	require.JSONEq(t, `{"metadata":{"name":"n1","generation":3,"annotations":{"fleet-controller/assignedTemplateVersion":"a-2","fleet-controller/templateVersion":"a-2"}}}`, string(first))
 	require.Nil(t, note(string(noted), func(*resource.NodeStatus) {}), "it is noted")
 	require.Nil(t, note(`{"metadata":{"name":"n1","generation":3},"spec":{"os":{"image":"i"}}}`, func(*resource.NodeStatus) {}), "no fleet has given it a version")
 	require.Nil(t, note(before, func(s *resource.NodeStatus) { s.RenderedVersion = "6" }))

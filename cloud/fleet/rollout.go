@@ -14,6 +14,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -571,8 +572,7 @@ func (c *rolloutController) writeNodes(ctx context.Context, v *resource.Template
 	for _, name := range d.Started {
 		started[name] = true
 	}
-	var group errgroup.Group // without a context: a node that can't be written stops no other
-	group.SetLimit(concurrentWrites)
+	var writes []func() error
 	for _, m := range nodes {
 		name := m.name
 		batch := d.Selected[name]
@@ -583,9 +583,9 @@ func (c *rolloutController) writeNodes(ctx context.Context, v *resource.Template
 		}
 		write := objects.AnnotateDerived[resource.Node]
 		if marked || started[name] {
-			write = objects.Update[resource.Node]
+			write = objects.UpdateSpec[resource.Node]
 		}
-		group.Go(func() error {
+		writes = append(writes, func() error {
 			err := write(ctx, c.as, nodeKey(name), func(n *resource.Node) error {
 				if n.Metadata.Owner != Owner(v.Spec.Fleet) {
 					return nil // it was released meanwhile
@@ -610,6 +610,22 @@ func (c *rolloutController) writeNodes(ctx context.Context, v *resource.Template
 				return nil
 			})
 			return store.IgnoreNotFound(err)
+		})
+	}
+	return runConcurrently(writes)
+}
+
+// runConcurrently calls functions, concurrentWrites at a time, and returns the first error. One that fails stops no other. A goroutine calls
+// many: each new one would have to grow its stack first.
+func runConcurrently(calls []func() error) error {
+	var group errgroup.Group
+	var next atomic.Int64
+	for range min(concurrentWrites, len(calls)) {
+		group.Go(func() (err error) {
+			for i := next.Add(1); i <= int64(len(calls)); i = next.Add(1) {
+				err = cmp.Or(err, calls[i-1]())
+			}
+			return err
 		})
 	}
 	return group.Wait()

@@ -160,11 +160,18 @@ func UpdateDerived[T any](ctx context.Context, c *Controller, key store.Key, cha
 	})
 }
 
-// AnnotateDerived is Update of annotations that follow from what is stored elsewhere, and are written again after a restart: they needn't be
+// UpdateSpec is Update by who looks at no status: change is given none.
+func UpdateSpec[T any](ctx context.Context, c *Controller, key store.Key, change func(*T) error) error {
+	w := c.write(Spec)
+	w.specOnly = true
+	return updatePart(ctx, c, key, w, "update", change)
+}
+
+// AnnotateDerived is UpdateSpec of annotations that follow from what is stored elsewhere, and are written again after a restart: they needn't be
 // stored until something else of the object is. change changes nothing but these.
 func AnnotateDerived[T any](ctx context.Context, c *Controller, key store.Key, change func(*T) error) error {
 	w := c.write(Spec)
-	w.Derived = true
+	w.Derived, w.specOnly = true, true
 	return updatePart(ctx, c, key, w, "update", change)
 }
 
@@ -179,6 +186,9 @@ func updatePart[T any](ctx context.Context, c *Controller, key store.Key, w *Wri
 		read := *old
 		if w.statusOnly {
 			read.Spec = nil
+		}
+		if w.specOnly {
+			read.Status = nil
 		}
 		v, err := k.Typed(&read)
 		if err == nil {

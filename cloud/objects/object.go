@@ -135,17 +135,7 @@ func PartsOf(data []byte) (p RecordParts, ok bool) {
 
 // WithMetadata is a record with other metadata.
 func WithMetadata(data, metadata []byte) []byte {
-	out := append(make([]byte, 0, len(data)+len(metadata)), '{')
-	for f := rawjson.Fields(data); f.Next(); {
-		if len(out) > 1 {
-			out = append(out, ',')
-		}
-		if string(f.Name) == "metadata" {
-			f.Value = metadata
-		}
-		out = rawjson.AppendField(out, f.Name, f.Value)
-	}
-	return append(out, '}')
+	return rawjson.WithField(data, "metadata", metadata)
 }
 
 // SameGeneration says whether the same is wanted of two versions of a record, which may differ in status, labels and annotations.

@@ -49,8 +49,8 @@ type WriteOptions struct {
 	Annotations map[string]string
 	// Derived says that what changes, a status or annotations, follows from what is stored elsewhere, and needn't be stored.
 	Derived bool
-	// statusOnly says that the writer looks at no spec, which then isn't decoded for it.
-	statusOnly bool
+	// statusOnly says that the writer looks at no spec, and specOnly at no status, which then isn't decoded for it.
+	statusOnly, specOnly bool
 	// DryRun says that everything happens but the write.
 	DryRun bool
 	// Force says that the writer deletes what its kind keeps from users.
@@ -269,10 +269,10 @@ func (s *Registry) validate(ctx context.Context, k *Kind, old, next *Object, w *
 	if err != nil {
 		return nil, err
 	}
-	if changed && k.Warnings != nil {
-		w.Warnings = k.Warnings(ctx, s.Reader, prev, typed)
-	}
 	if changed && !strings.HasPrefix(w.Origin, controllerOrigin) {
+		if k.Warnings != nil {
+			w.Warnings = k.Warnings(ctx, s.Reader, prev, typed)
+		}
 		w.Warnings = append(w.Warnings, s.warnSettings(typed)...)
 	}
 	if changed {

@@ -122,6 +122,21 @@ func Field(raw []byte, name string) []byte {
 	return nil
 }
 
+// WithField is an object with another value of a field that it has.
+func WithField(raw []byte, name string, value []byte) []byte {
+	out := append(make([]byte, 0, len(raw)+len(value)), '{')
+	for f := Fields(raw); f.Next(); {
+		if len(out) > 1 {
+			out = append(out, ',')
+		}
+		if string(f.Name) == name {
+			f.Value = value
+		}
+		out = AppendField(out, f.Name, f.Value)
+	}
+	return append(out, '}')
+}
+
 // AppendField writes a field of an object.
 func AppendField(out, name, value []byte) []byte {
 	out = append(append(append(out, '"'), name...), '"', ':')
