@@ -39,6 +39,7 @@ type hubTeller struct {
 	send  func([]byte)
 	check func(context.Context) error // why this hub may not own the log
 	ask   func(context.Context) resource.ClusterEngine
+	log   zerolog.Logger
 	hubs  cluster.Hubs
 
 	mu     sync.Mutex
@@ -88,6 +89,7 @@ func (t *hubTeller) run(ctx context.Context) {
 	}
 	t.mu.Unlock()
 	t.tell(true)
+	changes := t.log.Sample(&zerolog.BurstSampler{Burst: 3, Period: time.Minute}) // of a clock that is off there is another one each time
 	for n := 0; ; n++ {
 		if n%checkTells == 0 {
 			why := ""
@@ -98,8 +100,12 @@ func (t *hubTeller) run(ctx context.Context) {
 			engine := t.ask(asking)
 			stop()
 			t.mu.Lock()
+			is := why != "" && why != t.barred
 			t.barred, t.engine = why, engine
 			t.mu.Unlock()
+			if is {
+				changes.Warn().Str("why", why).Msg("this hub can't take the log")
+			}
 		}
 		t.tell(false)
 		select {

@@ -164,7 +164,7 @@ func (s *sharedLog) own(ctx context.Context, o Options, key sealed.Key, m metric
 		return nil, err
 	}
 	s.member = cluster.New(cluster.Options{Log: s.engine, Key: key, Name: s.name, Address: s.peers.address, Says: s.keys.says, Silence: s.cfg.Silence, Lost: o.Lost, MayTake: s.mayTake, Logger: s.log})
-	s.teller.check, s.teller.ask = s.isAble, s.engine.Status
+	s.teller.check, s.teller.ask, s.teller.log = s.isAble, s.engine.Status, s.log
 	s.standing.Store(s.member)
 	s.peers.start(ctx, s.member)
 	s.register(m)

@@ -7,6 +7,7 @@ import (
 	"context"
 	"crypto/tls"
 	"encoding/json"
+	"errors"
 	"net"
 	"os"
 	"path/filepath"
@@ -91,6 +92,27 @@ func TestServersOfATrialAreTakenWithAWarning(t *testing.T) {
 	there.Trial = true
 	report.Wrong = nil
 	require.NoError(t, (&sharedLog{cfg: there, log: zerolog.Nop()}).judge(report))
+}
+
+// What keeps a hub that stands by from taking over is in its log before it has to.
+func TestWhatKeepsAHubFromTakingOverIsLoggedWhenItIsKnown(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var said bytes.Buffer
+		why := error(nil)
+		teller := &hubTeller{
+			self: func() cluster.Hub { return cluster.Hub{} }, send: func([]byte) {}, check: func(context.Context) error { return why }, log: zerolog.New(&said),
+			ask: func(context.Context) (e resource.ClusterEngine) { return e },
+		}
+		ctx, stop := context.WithCancel(t.Context())
+		defer stop()
+		go teller.run(ctx)
+		synctest.Wait()
+		require.Empty(t, said.String())
+		why = errors.New("another hub has its name")
+		time.Sleep(10 * checkTells * tellEvery) // by the clock of the test, which nobody waits for
+		synctest.Wait()
+		require.Equal(t, 1, strings.Count(said.String(), "another hub has its name"), said.String())
+	})
 }
 
 // A hub that others tell of a clock or a name that is its own doesn't take the log.

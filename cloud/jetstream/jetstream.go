@@ -82,7 +82,11 @@ func (o *Options) readers() string { return "edgebus.at." + o.Stream }
 
 func (o *Options) connect(ctx context.Context) (*nats.Conn, error) {
 	o.setDefaults()
+	unasked := o.Log.Sample(&zerolog.BurstSampler{Burst: 5, Period: repeatEvery})
 	settings := []nats.Option{
+		nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) {
+			unasked.Warn().Err(err).Msg("the log's server says that something is wrong")
+		}),
 		nats.Name(o.Name), nats.MaxReconnects(-1), nats.ReconnectWait(250 * time.Millisecond), nats.ReconnectJitter(100*time.Millisecond, 250*time.Millisecond),
 		nats.ReconnectBufSize(-1), // what can't be sent now is not sent later, by somebody who may own the log no more
 		nats.PingInterval(2 * time.Second), nats.MaxPingsOutstanding(2), nats.Timeout(2 * time.Second), nats.CustomInboxPrefix("_INBOX_" + o.Stream),
@@ -101,18 +105,46 @@ func (o *Options) connect(ctx context.Context) (*nats.Conn, error) {
 	if o.TLS != nil {
 		settings = append(settings, useTLS(o.TLS, o.NeedTLS))
 	}
+	var said lastWarning
 	for {
 		c, err := nats.Connect(strings.Join(o.Servers, ","), settings...)
-		if err == nil || errors.Is(err, nats.ErrAuthorization) || ctx.Err() != nil {
+		if errors.Is(err, nats.ErrAuthorization) {
+			return nil, fmt.Errorf("none of the log's servers lets this hub in (%w): have their settings made by `cloudhub cluster certificates`, or sign in as one of their users, by store.nats.tls or store.nats.credentials", err)
+		}
+		if err == nil || ctx.Err() != nil {
 			return c, err
 		}
-		o.Log.Warn().Err(err).Strs("servers", o.Servers).Msg("no server of the log answers; trying again")
+		if said.isNew(err) {
+			advice := "Do they run, and does store.nats.servers name them?"
+			if errors.As(err, new(*tls.CertificateVerificationError)) {
+				advice = "Its certificate is of another authority: make it with this cluster.key (`cloudhub cluster certificates`), or name the authority in store.nats.tls.ca; or it has another name than store.nats.servers"
+			}
+			o.Log.Warn().Err(err).Strs("servers", o.Servers).Msg("no server of the log answers; trying again. " + advice)
+		}
 		select {
 		case <-ctx.Done():
 			return nil, fmt.Errorf("no server of the log answers: %w", err)
 		case <-time.After(time.Second):
 		}
 	}
+}
+
+// lastWarning keeps what happens each second from being logged as often.
+type lastWarning struct {
+	text string
+	at   time.Time
+}
+
+const repeatEvery = time.Minute
+
+// isNew reports whether an error is another than the one before, or was logged a while ago.
+func (r *lastWarning) isNew(err error) bool {
+	text := err.Error()
+	if text == r.text && time.Since(r.at) < repeatEvery {
+		return false
+	}
+	r.text, r.at = text, time.Now()
+	return true
 }
 
 // connectInTime is connect for a command, which ends.
@@ -194,6 +226,7 @@ func (l *Log) gone() error {
 }
 
 func (l *Log) open(ctx context.Context) error {
+	var said lastWarning
 	for {
 		i, err := l.info(ctx)
 		switch {
@@ -204,7 +237,13 @@ func (l *Log) open(ctx context.Context) error {
 		case ctx.Err() != nil:
 			return err
 		}
-		l.o.Log.Warn().Err(err).Msg("the log doesn't answer; trying again")
+		advice := "`cloudhub cluster status` on another hub says which of its servers are there"
+		if errors.Is(l.conn.LastError(), nats.ErrPermissionViolation) {
+			advice = fmt.Sprintf("its servers don't let this hub use the stream %s: have their settings made by `cloudhub cluster certificates` with the same store.nats.stream", l.o.Stream)
+		}
+		if said.isNew(errors.New(advice)) {
+			l.o.Log.Warn().Err(err).Msg("the log doesn't answer; trying again: " + advice)
+		}
 		select {
 		case <-ctx.Done():
 			return err

@@ -128,6 +128,11 @@ func askServer(ctx context.Context, client *http.Client, address string) *server
 	}
 	took := time.Since(began)
 	defer response.Body.Close()
+	if response.StatusCode != http.StatusOK {
+		text, _ := io.ReadAll(io.LimitReader(response.Body, 200))
+		v.broken = fmt.Errorf("it answers %s: %q", response.Status, strings.TrimSpace(string(text)))
+		return v
+	}
 	if v.broken = json.NewDecoder(io.LimitReader(response.Body, 4<<20)).Decode(v); v.broken != nil {
 		return v
 	}
@@ -240,7 +245,7 @@ func (o *Options) strangerMay(ctx context.Context, server string) string {
 	if until, ok := ctx.Deadline(); ok {
 		limit = min(limit, time.Until(until))
 	}
-	settings := []nats.Option{nats.Name(o.Name + ", which asks as a stranger"), nats.NoReconnect(), nats.Timeout(limit), nats.DontRandomize(), nats.IgnoreDiscoveredServers()}
+	settings := []nats.Option{nats.Name(o.Name + ", which asks as a stranger"), nats.NoReconnect(), nats.Timeout(limit), nats.ErrorHandler(func(*nats.Conn, *nats.Subscription, error) {}), nats.DontRandomize(), nats.IgnoreDiscoveredServers()}
 	if o.TLS != nil {
 		stranger := o.TLS.Clone()
 		stranger.GetClientCertificate, stranger.Certificates = nil, nil

@@ -3,12 +3,19 @@
 package jetstream_test
 
 import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"os"
+	"path/filepath"
 	"regexp"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -17,6 +24,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/edgebus/edgebus/broker/ordered"
+	"github.com/edgebus/edgebus/broker/sealed"
+	"github.com/edgebus/edgebus/cloud/clusterca"
 	"github.com/edgebus/edgebus/cloud/jetstream"
 	"github.com/edgebus/edgebus/test/natsservers"
 )
@@ -69,6 +78,15 @@ func TestServersThatCannotBeReliedOnAreNamedWithWhatToDo(t *testing.T) {
 	require.Contains(t, strings.Join(r.Notes, "\n"), "no server answers at http://127.0.0.1:1, http://127.0.0.1:2, http://127.0.0.1:3")
 	r = jetstream.InspectServers(t.Context(), o, http.DefaultClient, monitors[:1])
 	require.Contains(t, strings.Join(r.Wrong, "\n"), "store.nats.monitor has 1 addresses, and 3 servers have the log")
+
+	secured := httptest.NewTLSServer(http.NotFoundHandler())
+	defer secured.Close()
+	plain := strings.Replace(secured.URL, "https:", "http:", 1)
+	r = jetstream.InspectServers(t.Context(), o, secured.Client(), []string{plain, secured.URL, monitors[0]})
+	require.Equal(t, []string{
+		"the server at " + plain + " can't be asked how it is: it answers 400 Bad Request: \"Client sent an HTTP request to an HTTPS server.\"",
+		"the server at " + secured.URL + " can't be asked how it is: it answers 404 Not Found: \"404 page not found\"",
+	}, r.Notes[:2])
 }
 
 const guardedAccounts = `
@@ -155,3 +173,83 @@ func TestADeletedStreamIsSaidToBeGone(t *testing.T) {
 	_, _, err = log.Check(t.Context())
 	require.ErrorIs(t, err, jetstream.ErrNoStream)
 }
+
+// What keeps a hub from the servers is said once, with what to do.
+func TestWhatKeepsAHubFromTheServersIsSaidOnceWithWhatToDo(t *testing.T) {
+	for name, c := range map[string]struct {
+		accounts string
+		secured  bool
+		said     string
+		fails    bool
+	}{
+		"none is there":             {said: "no server of the log answers; trying again. Do they run, and does store.nats.servers name them?"},
+		"a certificate of others":   {secured: true, said: "Its certificate is of another authority: make it with this cluster.key (`cloudhub cluster certificates`), or name the authority in store.nats.tls.ca"},
+		"nobody is let in":          {accounts: guardedAccounts, said: "none of the log's servers lets this hub in", fails: true},
+		"it may not use the stream": {accounts: strings.Replace(guardedAccounts, "password: secret }", `password: secret, permissions: { publish: "edgebus.log.another" } }`, 1) + "no_auth_user: hub\n", said: "its servers don't let this hub use the stream edgebus: have their settings made by `cloudhub cluster certificates` with the same store.nats.stream"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			said := &logBuffer{}
+			o := jetstream.Options{Servers: []string{"nats://127.0.0.1:1"}, Stream: "edgebus", Timeout: 200 * time.Millisecond, Log: zerolog.New(said)}
+			if c.secured || c.accounts != "" {
+				o.Servers = natsservers.StartWith(t, 1, func(_ int, settings string) string {
+					settings = regexp.MustCompile(`(?m)^cluster .*$`).ReplaceAllString(settings, "") + c.accounts
+					if c.secured {
+						settings += serverTLS(t)
+					}
+					return settings
+				}).URLs()
+			}
+			if c.secured {
+				o.TLS, o.NeedTLS = &tls.Config{RootCAs: x509.NewCertPool(), MinVersion: tls.VersionTLS13}, true
+			}
+			ctx, stop := context.WithCancel(t.Context())
+			defer stop()
+			failed := make(chan error, 1)
+			go func() {
+				_, err := jetstream.Open(ctx, o)
+				failed <- err
+			}()
+			if c.fails {
+				require.ErrorContains(t, <-failed, c.said)
+				return
+			}
+			require.Eventually(t, func() bool { return said.count(c.said) > 0 }, 30*time.Second, time.Millisecond, "%v", said)
+			require.Never(t, func() bool { return said.count(c.said) > 1 }, 2500*time.Millisecond, 10*time.Millisecond, "%v", said)
+			stop()
+			require.Error(t, <-failed)
+		})
+	}
+}
+
+// serverTLS are settings of a server that has a certificate of its own authority.
+func serverTLS(t *testing.T) string {
+	t.Helper()
+	authority, err := clusterca.New(sealed.NewKey())
+	require.NoError(t, err)
+	cert, key, err := authority.Server([]string{"127.0.0.1"}, time.Hour)
+	require.NoError(t, err)
+	certFile, keyFile := filepath.Join(t.TempDir(), "server.crt"), filepath.Join(t.TempDir(), "server.key")
+	require.NoError(t, os.WriteFile(certFile, cert, 0o600))
+	require.NoError(t, os.WriteFile(keyFile, key, 0o600))
+	return fmt.Sprintf("tls { cert_file: %q, key_file: %q }\n", certFile, keyFile)
+}
+
+// logBuffer keeps what is logged.
+type logBuffer struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (l *logBuffer) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.Write(p)
+}
+
+func (l *logBuffer) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.String()
+}
+
+func (l *logBuffer) count(part string) int { return strings.Count(l.String(), part) }

@@ -39,7 +39,7 @@ func DiagnoseCluster(s resource.ClusterStatus) ClusterDiagnosis {
 	d := ClusterDiagnosis{ClusterStatus: s, Findings: []Finding{}}
 	d.checkEngine()
 	d.checkOwner()
-	ready, versions, newer := 0, map[string]bool{}, len(s.Hubs) > 0
+	ready, barred, versions, newer := 0, false, map[string]bool{}, len(s.Hubs) > 0
 	for _, h := range s.Hubs {
 		d.checkOneHub(h)
 		if h.Role != resource.RoleAway {
@@ -49,8 +49,13 @@ func DiagnoseCluster(s resource.ClusterStatus) ClusterDiagnosis {
 		if h.Role == resource.RoleOwner || h.Role == resource.RoleStandby && h.Barred == "" {
 			ready++
 		}
+		barred = barred || h.Role == resource.RoleStandby && h.Barred != ""
 	}
-	d.add(ready < fewestReady, MarkWrong, "start the other hubs (docs/cluster.md)", "no other hub could take over now")
+	advice := "start the other hubs (docs/cluster.md)"
+	if barred { // which is said of each
+		advice = ""
+	}
+	d.add(ready < fewestReady, MarkWrong, advice, "no other hub could take over now")
 	d.add(len(versions) > 1, MarkLook, "upgrade the others as well, one at a time, those that stand by first", "the hubs have different versions")
 	d.add(newer, MarkLook, "edgebus cluster finish-upgrade, when no hub is to go back to the version before", "all hubs know a newer version of records than the log's")
 	return d
@@ -72,7 +77,7 @@ func (d *ClusterDiagnosis) checkEngine() {
 		d.add(s.Offline, MarkWrong, advice, "the log's server %s is gone", s.Name)
 		d.add(!s.Offline && !s.Current, MarkLook, "", "the log's server %s is behind by %s", s.Name, amountOf(s.Lag, "operation"))
 	}
-	d.add(e.Quorum && len(e.Servers) < e.Replicas, MarkWrong, "", "%d servers have the log, and %d are to", len(e.Servers), e.Replicas)
+	d.add(e.Quorum && len(e.Servers) < e.Replicas, MarkWrong, "", "the log is on %s, and %d are to have it", amountOf(uint64(len(e.Servers)), "server"), e.Replicas)
 	d.add(e.Answer > slowAnswer.Seconds(), MarkLook, "look at its servers' disks, and at the network between them", "the log took %.1f s to answer", e.Answer)
 }
 

@@ -38,7 +38,7 @@ func TestEachFaultOfAClusterHasAFindingWithWhatToDo(t *testing.T) {
 		"wrong settings":   {func(s *resource.ClusterStatus) { s.Engine.Wrong = "it drops frames" }, "it drops frames", MarkWrong},
 		"server gone":      {func(s *resource.ClusterStatus) { s.Engine.Servers[2].Offline = true }, "server n3 is gone", MarkWrong},
 		"server behind":    {func(s *resource.ClusterStatus) { s.Engine.Servers[2].Current, s.Engine.Servers[2].Lag = false, 9 }, "n3 is behind by 9", MarkLook},
-		"server missing":   {func(s *resource.ClusterStatus) { s.Engine.Servers = s.Engine.Servers[:2] }, "2 servers have the log, and 3 are to", MarkWrong},
+		"server missing":   {func(s *resource.ClusterStatus) { s.Engine.Servers = s.Engine.Servers[:2] }, "the log is on 2 servers, and 3 are to have it", MarkWrong},
 		"slow servers":     {func(s *resource.ClusterStatus) { s.Engine.Answer = 1.5 }, "1.5 s to answer", MarkLook},
 		"a hub away":       {func(s *resource.ClusterStatus) { s.Hubs[1].Role, s.Hubs[1].Heard = resource.RoleAway, 200 }, "hub b was last heard 3m20s ago", MarkWrong},
 		"all others away":  {func(s *resource.ClusterStatus) { s.Hubs[1].Role, s.Hubs[2].Role = resource.RoleAway, resource.RoleAway }, "no other hub could take over", MarkWrong},
