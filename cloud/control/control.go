@@ -118,7 +118,7 @@ func (r *Runtime) Run(ctx context.Context, controllers ...Controller) error {
 			i := informerOf(w.Kind)
 			i.status = i.status || !w.DataOnly
 			i.watches = append(i.watches, func(before, now *store.Object) {
-				l.add(w.concernedBy(before, now, func(call func()) { r.survive(cmp.Or(now, before).Key, call) }))
+				l.add(r.concernedBy(w, before, now))
 			})
 		}
 		for _, x := range c.Indexes {

@@ -7,8 +7,10 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"iter"
 	"maps"
+	"runtime/debug"
 	"slices"
 	"sync"
 
@@ -34,8 +36,8 @@ type Watch struct {
 	Same func(before, now store.Object) bool
 }
 
-// concernedBy are the keys that a change concerns. call calls a function, and survives that it panics.
-func (w Watch) concernedBy(before, now *store.Object, call func(func())) (keys []store.Key) {
+// concernedBy are the keys that a change concerns.
+func (r *Runtime) concernedBy(w Watch, before, now *store.Object) []store.Key {
 	if before != nil && now != nil && (w.DataOnly && bytes.Equal(before.Data, now.Data) || w.Same != nil && w.Same(*before, *now)) {
 		return nil
 	}
@@ -45,19 +47,19 @@ func (w Watch) concernedBy(before, now *store.Object, call func(func())) (keys [
 	case w.Keys == nil:
 		return []store.Key{cmp.Or(now, before).Key}
 	}
-	var old []store.Key
-	call(func() { keys = w.keys(now) })
-	call(func() { old = w.keys(before) })
+	keys, old := r.keysOf(w, now), r.keysOf(w, before)
 	if slices.Equal(old, keys) { // else a worker that is quick would be called twice
 		return keys
 	}
 	return slices.Concat(keys, old)
 }
 
-func (w Watch) keys(o *store.Object) []store.Key {
+// keysOf are the keys that an object concerns, which are none if Keys panics.
+func (r *Runtime) keysOf(w Watch, o *store.Object) []store.Key {
 	if o == nil {
 		return nil
 	}
+	defer r.surviveOf(o.Key)
 	return w.Keys(*o)
 }
 
@@ -292,13 +294,13 @@ func (i *informer) tell(key store.Key, now *store.Object) {
 
 // survive calls what says which keys an object concerns, and survives that it panics: that concerns this object alone.
 func (r *Runtime) survive(key store.Key, call func()) {
-	var err error
-	func() {
-		defer recoverPanic(&err)
-		call()
-	}()
-	var p *panicError
-	if errors.As(err, &p) {
-		r.options.Log.Error().Str("key", key.String()).Str("panic", p.text).Bytes("stack", p.stack).Msg("a controller panicked at an object, which concerns nobody until it changes")
+	defer r.surviveOf(key)
+	call()
+}
+
+// surviveOf is deferred by who survives.
+func (r *Runtime) surviveOf(key store.Key) {
+	if p := recover(); p != nil {
+		r.options.Log.Error().Str("key", key.String()).Str("panic", fmt.Sprint(p)).Bytes("stack", debug.Stack()).Msg("a controller panicked at an object, which concerns nobody until it changes")
 	}
 }

@@ -140,10 +140,8 @@ func WithMetadata(data, metadata []byte) []byte {
 
 // SameGeneration says whether the same is wanted of two versions of a record, which may differ in status, labels and annotations.
 func SameGeneration(before, now store.Object) bool {
-	of := func(o store.Object, field string) []byte {
-		return rawjson.Field(rawjson.Field(o.Data, "metadata"), field)
-	}
-	return bytes.Equal(of(before, "generation"), of(now, "generation")) && bytes.Equal(of(before, "uid"), of(now, "uid"))
+	was, is := rawjson.Field(before.Data, "metadata"), rawjson.Field(now.Data, "metadata")
+	return bytes.Equal(rawjson.Field(was, "generation"), rawjson.Field(is, "generation")) && bytes.Equal(rawjson.Field(was, "uid"), rawjson.Field(is, "uid"))
 }
 
 // AppendTypeMeta begins an object. Nothing in it needs escaping.

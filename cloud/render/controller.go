@@ -254,8 +254,7 @@ func (c *controller) reconcile(ctx context.Context, key store.Key) (time.Duratio
 
 // retryAnnotation is the value of the annotation with which somebody asks for another attempt.
 func retryAnnotation(node store.Object) (value string) {
-	parts, _ := objects.PartsOf(node.Data)
-	if text := rawjson.Field(rawjson.Field(parts.Metadata, "annotations"), resource.RetryAnnotation); text != nil {
+	if text := rawjson.Field(rawjson.Field(rawjson.Field(node.Data, "metadata"), "annotations"), resource.RetryAnnotation); text != nil {
 		_ = json.Unmarshal(text, &value) // the API has checked that it is a text
 	}
 	return value

@@ -176,7 +176,8 @@ type Decision struct {
 // Plan decides.
 func Plan(in Input) Decision {
 	p := &planner{Input: in, decision: Decision{Waiting: make(map[Reason]int), Selected: make(map[string]int), Batches: len(in.Policy.Batches) + 1}}
-	p.Targets = slices.SortedFunc(slices.Values(in.Targets), func(a, b Target) int { return cmp.Compare(a.Name, b.Name) })
+	p.Targets = slices.Clone(in.Targets)
+	slices.SortFunc(p.Targets, func(a, b Target) int { return cmp.Compare(a.Name, b.Name) })
 	p.decision.Progress = in.Progress
 	p.decision.Progress.Batch = min(p.decision.Progress.Batch, p.decision.Batches) // the policy may have lost batches since
 	for i := range p.Targets {
