@@ -109,35 +109,39 @@ type fleetNode struct {
 // newFleetNode decodes a node. Labels and annotations that are the same text are one map.
 func newFleetNode(o store.Object, maps map[string]map[string]string) (m *fleetNode, owner string, err error) {
 	parts, _ := objects.PartsOf(o.Data)
-	var meta struct {
-		Owner               string
-		Generation          int64
-		Labels, Annotations json.RawMessage
-	}
-	var s resource.NodeStatus
-	err = json.Unmarshal(parts.Metadata, &meta)
-	for _, text := range []json.RawMessage{meta.Labels, meta.Annotations} {
-		if _, known := maps[string(text)]; known || len(text) == 0 || err != nil {
-			continue
+	m = &fleetNode{name: o.Name, rev: o.Rev, spec: parts.Spec}
+	decodeMap := func(text []byte) (decoded map[string]string, err error) {
+		decoded, known := maps[string(text)]
+		if !known {
+			err = json.Unmarshal(text, &decoded)
+			maps[string(text)] = decoded
 		}
-		var decoded map[string]string
-		err = json.Unmarshal(text, &decoded)
-		maps[string(text)] = decoded
+		return decoded, err
+	}
+	for f := rawjson.Fields(parts.Metadata); f.Next() && err == nil; {
+		switch string(f.Name) {
+		case "owner":
+			err = json.Unmarshal(f.Value, &owner)
+		case "generation":
+			m.generation, err = strconv.ParseInt(string(f.Value), 10, 64)
+		case "labels":
+			m.labels, err = decodeMap(f.Value)
+		case "annotations":
+			m.annotations, err = decodeMap(f.Value)
+		}
 	}
 	if err != nil {
 		return nil, "", fmt.Errorf("the stored %s can't be read: %w", o.Key, err)
 	}
+	var s resource.NodeStatus
 	if len(o.Status) > 0 {
 		if err := json.Unmarshal(o.Status, &s); err != nil {
 			return nil, "", fmt.Errorf("the status of the stored %s can't be read: %w", o.Key, err)
 		}
 	}
-	m = &fleetNode{
-		name: o.Name, labels: maps[string(meta.Labels)], annotations: maps[string(meta.Annotations)], generation: meta.Generation, rev: o.Rev, spec: parts.Spec,
-		summaries: s.Summaries(),
-	}
+	m.summaries = s.Summaries()
 	m.follow(s)
-	return m, meta.Owner, nil
+	return m, owner, nil
 }
 
 // follow takes in the node's status.
