@@ -343,7 +343,7 @@ func (c *clusterCall) makeLog(ctx context.Context, log zerolog.Logger, anew bool
 	}
 	id, err := jetstream.Create(ctx, eo)
 	if err != nil {
-		return fmt.Errorf("%w. If it is left from an attempt that failed, and no hub uses it: nats stream rm %s", err, eo.Stream)
+		return err
 	}
 	if err := records.Sync([]journal.RecordChange{journal.Origin{Log: id}.Change()}); err != nil {
 		return err

@@ -200,7 +200,7 @@ func restoreHub(c *clusterCall) error {
 		return errors.New("store.engine is files: set it to nats, with store.nats.servers; cloudhub restore restores a hub on files")
 	}
 	p := dataProgram()
-	p.Command = "cloudhub cluster restore"
+	p.Command, p.AfterRestore = "cloudhub cluster restore", "The log is made anew with it now."
 	p.NewLineages = func(dir string, stamp uint32) error { return c.restoreData(ctx, dir, stamp, log) }
 	args := []string{"restore", "--data-dir", c.cfg.Data.Dir, c.flags.Arg(0)}
 	for flag, is := range map[string]bool{"--force": c.force, "--dry-run": c.dryRun} {

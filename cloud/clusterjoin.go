@@ -54,7 +54,7 @@ func joinHub(c *clusterCall) error {
 // joinWith joins with a backup.
 func (c *clusterCall) joinWith(file string, force bool) error {
 	p := dataProgram()
-	p.Command = "cloudhub cluster join"
+	p.Command, p.AfterRestore = "cloudhub cluster join", "Start cloudhub: it stands by, with what came after in the log."
 	p.NewLineages = func(dir string, _ uint32) error { return checkJoining(dir) }
 	args := []string{"restore", "--data-dir", c.cfg.Data.Dir, file}
 	for flag, is := range map[string]bool{"--force": force, "--dry-run": c.dryRun} {

@@ -93,7 +93,7 @@ func openRecords(ctx context.Context, o Options, m metrics.Registry, committed f
 	}
 	key, err := sealed.LoadKey(filepath.Join(dir, ClusterKeyFile))
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil, fmt.Errorf("%s is of no cluster: `cloudhub cluster init` makes one with its data, and `cloudhub cluster join BACKUP` makes this hub one of another's", dir)
+		return nil, nil, fmt.Errorf("%s is of no cluster: `cloudhub cluster init` makes one, or `cloudhub cluster import` with its data, and `cloudhub cluster join` makes this hub one of others", dir)
 	}
 	if err != nil {
 		return nil, nil, err

@@ -52,7 +52,7 @@ var (
 	// ErrLost is the outcome of commits after another hub took the log.
 	ErrLost = errors.New("another hub owns the log")
 	// ErrNoMember is the error for a journal that is no copy of the log.
-	ErrNoMember = errors.New("the data is of no cluster: `cloudhub cluster init` makes one with it")
+	ErrNoMember = errors.New("the data is of no cluster: `cloudhub cluster init`, or `import` if there is any, makes one with it")
 )
 
 // state is what a member is.

@@ -72,7 +72,7 @@ func (m *Member) begin(j *journal.Journal) (*standbyRun, error) {
 	case !is:
 		return nil, ErrNoMember
 	case origin.Log != m.o.Log.ID():
-		return nil, fmt.Errorf("the log was made anew: this hub has a part of log %x, and it is %x. Move its data away and join again", uint64(origin.Log), uint64(m.o.Log.ID()))
+		return nil, fmt.Errorf("the log was made anew: this hub has a part of log %x, and it is %x. Join again: `cloudhub cluster join --force` moves its data away", uint64(origin.Log), uint64(m.o.Log.ID()))
 	}
 	mark, err := markOf(origin)
 	if err != nil {
@@ -219,7 +219,7 @@ func explainReadError(err error) error {
 	var broken *sealed.BrokenError
 	switch {
 	case errors.Is(err, ordered.ErrGone):
-		return fmt.Errorf("this hub was away for so long that the log doesn't have what it lacks (%w). Move its data away and join again, with a backup of a hub that has it", err)
+		return fmt.Errorf("this hub was away for so long that the log doesn't have what it lacks (%w). Join again, with a backup of a hub that has it: `cloudhub cluster join --force` moves its data away", err)
 	case errors.Is(err, ordered.ErrBack):
 		return fmt.Errorf("the log lacks what this hub has read (%w): the servers have lost frames that were acknowledged, or were set up anew. Nothing is served from it. "+
 			"Make a backup of the hub that has most, and begin a cluster with that (`cloudhub cluster restore`)", err)

@@ -35,6 +35,8 @@ func TestAStreamIsMadeOnceTheServersCan(t *testing.T) {
 	servers.Restart(1)
 	servers.Restart(2)
 	require.NoError(t, <-made)
+	_, err = jetstream.Create(t.Context(), o)
+	require.ErrorContains(t, err, "If it is left from an attempt that failed, and no hub uses it: nats stream rm early")
 	log, err := jetstream.Open(t.Context(), o)
 	require.NoError(t, err)
 	require.NoError(t, log.Close())

@@ -284,6 +284,9 @@ func Create(ctx context.Context, o Options) (ordered.LogID, error) {
 		}
 		err = fmt.Errorf("the stream %s can't be made: %w", o.Stream, err)
 		var refused *apiError
+		if errors.As(err, &refused) && refused.ErrCode == codeNameTaken {
+			return 0, fmt.Errorf("%w. If it is left from an attempt that failed, and no hub uses it: nats stream rm %s", err, o.Stream)
+		}
 		if errors.As(err, &refused) && !refused.mayPass() || ctx.Err() != nil || time.Now().After(until) {
 			return 0, err
 		}

@@ -63,7 +63,7 @@ func InspectServers(ctx context.Context, o Options, client *http.Client, monitor
 	}
 	work.Wait()
 	said = slices.DeleteFunc(said, func(v *serverState) bool { return v == nil })
-	if len(said) == 0 && len(monitors) > 0 {
+	if len(said) == 0 && len(monitors) > 0 && !errors.Is(ctx.Err(), context.Canceled) {
 		r.Notes = append(r.Notes, fmt.Sprintf("no server answers at %s, and whether they sync what they acknowledge isn't known: look at store.nats.monitor", strings.Join(monitors, ", ")))
 	}
 	r.Clocks = make(map[string]time.Duration)

@@ -79,6 +79,10 @@ func TestServersThatCannotBeReliedOnAreNamedWithWhatToDo(t *testing.T) {
 	r = jetstream.InspectServers(t.Context(), o, http.DefaultClient, monitors[:1])
 	require.Contains(t, strings.Join(r.Wrong, "\n"), "store.nats.monitor has 1 addresses, and 3 servers have the log")
 
+	ended, end := context.WithCancel(t.Context())
+	end()
+	require.Empty(t, jetstream.InspectServers(ended, o, http.DefaultClient, monitors).Notes, "the hub ends, whatever they would say")
+
 	secured := httptest.NewTLSServer(http.NotFoundHandler())
 	defer secured.Close()
 	plain := strings.Replace(secured.URL, "https:", "http:", 1)

@@ -18,6 +18,7 @@ const metadataID = "edgebus-log"
 const (
 	codeNoStream  = 10059
 	codeNoPeers   = 10005
+	codeNameTaken = 10058
 	codeWrongLast = 10071
 )
 

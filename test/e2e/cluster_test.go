@@ -109,10 +109,11 @@ func (c *hubCluster) initAsRoot() {
 	}))
 }
 
-func (c *hubCluster) command(args ...string) {
+func (c *hubCluster) command(args ...string) (said string) {
 	c.t.Helper()
 	out, err := exec.Command(filepath.Join(c.Bin, "cloudhub"), args...).CombinedOutput()
 	require.NoError(c.t, err, string(out))
+	return string(out)
 }
 
 func (c *hubCluster) start(h clusterHub) {

@@ -170,7 +170,7 @@ func (c *hubCluster) joinOthers(than clusterHub) {
 	c.command("cluster", "backup", "--force", "--config", than.config, file) // others may have been heard a moment ago
 	for _, h := range c.hubs {
 		if h != than {
-			c.command("cluster", "join", "--force", "--config", h.config, file)
+			require.Contains(c.t, c.command("cluster", "join", "--force", "--config", h.config, file), "Start cloudhub: it stands by, with what came after in the log")
 			c.start(h)
 		}
 	}

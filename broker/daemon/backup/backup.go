@@ -34,6 +34,8 @@ type Program struct {
 	// NewLineages begins new lineages in restored data, because what was written after the backup may be known elsewhere.
 	// stamp is higher at each restore.
 	NewLineages func(dir string, stamp uint32) error
+	// AfterRestore is what to do with restored data; empty: to start the program.
+	AfterRestore string
 	// CheckRelated checks that files of a directory belong together, such as encrypted data and its key. To check a backup the
 	// files and directories that RelatedFiles names are unpacked.
 	CheckRelated func(dir string) error // nil: there are none
@@ -478,8 +480,8 @@ func (p Program) restore(l *commandLine) error {
 	if err := swapData(l.dir, old, moveTo); err != nil {
 		return err
 	}
-	fmt.Fprintf(l.out, "%s has the data of %s again. Start %s: what the other side has seen since, it sends again.\n",
-		l.dir, m.Time.Format(time.RFC3339), p.Name)
+	next := cmp.Or(p.AfterRestore, fmt.Sprintf("Start %s: what the other side has seen since, it sends again.", p.Name))
+	fmt.Fprintf(l.out, "%s has the data of %s again. %s\n", l.dir, m.Time.Format(time.RFC3339), next)
 	return nil
 }
 
