@@ -57,7 +57,7 @@ backup of it (cloudhub cluster backup FILE) as soon as it serves: /readyz is 200
 		{"import", "", `Makes the log with the data of a hub that ran on files, and is stopped: objects, sessions, retained messages and nodes, which need not join again. Go on then as
 after init. --dry-run says what there is.
 `, importHub},
-		{"join", "BACKUP", joinAbout, joinHub},
+		{"join", "BACKUP|--from HUB", joinAbout, joinHub},
 		{"status", "", `Prints all hubs that are known, with what they lack, the servers of the log, what is wrong, and what to do. The hub of this machine is asked, and has to run;
 it may stand by. edgebus cluster status asks one over the network. The exit code is 0 if nothing is wrong, and 1 if something is.
 `, clusterStatus},
@@ -169,12 +169,16 @@ func (c clusterCommand) main(args []string, stdout, stderr io.Writer) int {
 	if err == nil {
 		err = call.flags.Parse(args)
 	}
-	want := c.args
-	if call.flags.Changed("from") {
-		want = ""
-	}
-	if err == nil && call.flags.NArg() != len(strings.Fields(want)) && (call.flags.NArg() == 0 || !strings.HasSuffix(want, "...")) {
-		err = fmt.Errorf("it takes %s besides flags; see --help", cmp.Or(want, "nothing"))
+	named, _, _ := strings.Cut(c.args, "|")
+	given, want := call.flags.NArg(), len(strings.Fields(named))
+	switch {
+	case err != nil:
+	case call.flags.Changed("from"):
+		if given > 0 {
+			err = errors.New("with --from the backup is taken from a hub, and no file is named")
+		}
+	case given != want && (given == 0 || !strings.HasSuffix(c.args, "...")):
+		err = fmt.Errorf("it takes %s besides flags; see --help", cmp.Or(strings.Replace(c.args, "|", " or ", 1), "nothing"))
 	}
 	if err == nil {
 		file, _ := call.flags.GetString("config")

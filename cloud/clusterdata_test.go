@@ -83,6 +83,29 @@ func TestJoiningSaysThatItIsJoiningThatFails(t *testing.T) {
 	require.True(t, strings.HasPrefix(out.String(), "cloudhub cluster join: "), out.String())
 }
 
+// A hub joins with a file or from a hub, and help and refusals say so.
+func TestJoinSaysThatItTakesAFileOrAHub(t *testing.T) {
+	run := func(args ...string) (string, int) {
+		var out bytes.Buffer
+		code := clusterMain(args, &out, &out)
+		return out.String(), code
+	}
+	for _, args := range [][]string{{"--help"}, {"join", "--help"}} {
+		said, code := run(args...)
+		require.Zero(t, code)
+		require.Contains(t, said, "cloudhub cluster join BACKUP|--from HUB [--config FILE]")
+	}
+	for said, args := range map[string][]string{
+		"it takes BACKUP or --from HUB besides flags":                      {"join"},
+		"with --from the backup is taken from a hub, and no file is named": {"join", "a.tgz", "--from", "hub-1"},
+		"it takes nothing besides flags":                                   {"drain", "x"},
+	} {
+		out, code := run(args...)
+		require.Equal(t, 2, code, out)
+		require.Contains(t, out, said)
+	}
+}
+
 // A restore looks at the servers while the data of before is in its place.
 func TestARestoreLooksAtTheServersFirst(t *testing.T) {
 	dir := t.TempDir()
