@@ -70,13 +70,12 @@ func TestHubsOnHostsOfTheirOwnAreBroken(t *testing.T) {
 		}
 	case count > 0:
 		for r.done < count && interrupted.Err() == nil {
-			r.round(names[c.dice.IntN(len(names))])
+			r.round(r.draw(names))
 		}
 	default:
-		c.dice.Shuffle(len(names), func(i, j int) { names[i], names[j] = names[j], names[i] })
-		for _, name := range names {
+		for range names {
 			if time.Since(r.began) < mixTime {
-				r.round(name)
+				r.round(r.draw(names))
 			}
 		}
 	}
@@ -93,9 +92,22 @@ type faultRounds struct {
 	c      *hubs
 	seed   uint64
 	faults map[string]func()
+	deck   []string // kinds that are to come before one comes again
 	done   int
 	count  map[string]int
 	began  time.Time
+}
+
+// draw is the next kind: each comes once before one comes again.
+func (r *faultRounds) draw(names []string) string {
+	if len(r.deck) == 0 {
+		r.deck = slices.Clone(names)
+		r.c.dice.Shuffle(len(r.deck), func(i, j int) { r.deck[i], r.deck[j] = r.deck[j], r.deck[i] })
+	}
+	last := len(r.deck) - 1
+	name := r.deck[last]
+	r.deck = r.deck[:last]
+	return name
 }
 
 const wholeEvery = 5 // rounds, after which the sessions are asked whose clients are away
