@@ -315,6 +315,7 @@ func (m *Member) put(kind byte, body []byte) error {
 	began := m.o.Clock()
 	looking, stop := context.WithCancel(m.ctx)
 	defer stop()
+	silent := m.o.Logger.Sample(&zerolog.BurstSampler{Burst: 1, Period: time.Minute})
 	var seen chan nextFrame // of who looks: an engine may need longer than lookTime to believe that the log ends before the mark
 	for pause := retryPause; ; pause = min(2*pause, retryMost) {
 		at, err := m.log.Append(m.ctx, m.mark.At, text)
@@ -351,7 +352,7 @@ func (m *Member) put(kind byte, body []byte) error {
 			return &takenError{next.frame}
 		}
 		if pause == retryMost {
-			m.o.Logger.Warn().Err(err).Msg("the log doesn't answer; nothing is acknowledged meanwhile")
+			silent.Warn().Err(err).Msg("the log doesn't answer; nothing is acknowledged meanwhile: `cloudhub cluster status` says which of its servers are there")
 		}
 		select {
 		case <-time.After(pause):
