@@ -320,7 +320,7 @@ func (w propertyReader) check(d *device, name, value string) error {
 		return Refuse(Invalid, "the device has a value of more than %d bytes, which is the most that a value may have", link.MaxValue)
 	}
 	if err := withoutLimits(p.spec).Check([]byte(value)); err != nil {
-		return Refuse(Invalid, "the device has %s", strings.TrimPrefix(err.Error(), name+": "))
+		return Refuse(Invalid, "the device's value %s", strings.TrimPrefix(err.Error(), name+": "))
 	}
 	return nil
 }

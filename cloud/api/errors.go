@@ -117,6 +117,9 @@ func (r *request) about(name string, err error) error {
 	if err == nil || errors.As(err, &known) || !errors.As(err, &re) {
 		return err
 	}
+	if d := r.kind.dialect; d != nil && re.Kind == resource.Invalid {
+		re = d.OfForm(re)
+	}
 	of := schema.GroupResource{Group: r.kind.Group, Resource: r.kind.Plural}
 	switch re.Kind {
 	case resource.NotFound:

@@ -229,6 +229,25 @@ func TestFlightctlsPutKeepsTheOwner(t *testing.T) {
 	require.Equal(t, 409, h.do("PUT", apiRoot+"/nodes/n1", `{"metadata":{"name":"n1"},"spec":{}}`, "As", "boss").code, "a replacement of ours says all")
 }
 
+// What is wrong with an object is said by the names that its fields have in the form of the client.
+func TestFlightctlsNamesAreInErrors(t *testing.T) {
+	h := newHub(t, asUser)
+	csr := h.do("POST", "/api/v1/certificatesigningrequests", `{"apiVersion":"flightctl.io/v1beta1","kind":"CertificateSigningRequest","metadata":{"name":"n7"},"spec":{"signerName":"ca","request":"eA=="}}`)
+	require.Equal(t, 422, csr.code)
+	require.Contains(t, csr.str("message"), "spec.request: is not one CERTIFICATE REQUEST in PEM")
+	require.Contains(t, string(csr.body), `"field":"spec.request"`)
+	spec := `{"os":{"image":" "},"config":[{"name":"a","inline":[{"path":"x","content":"y"}]}]}`
+	for path, object := range map[string]string{
+		"devices": `{"apiVersion":"flightctl.io/v1beta1","kind":"Device","metadata":{"name":"n7"},"spec":` + spec + `}`,
+		"fleets":  `{"apiVersion":"flightctl.io/v1beta1","kind":"Fleet","metadata":{"name":"f"},"spec":{"template":{"spec":` + spec + `}}}`,
+	} {
+		bad := h.do("POST", "/api/v1/"+path, object)
+		require.Equal(t, 422, bad.code)
+		require.Contains(t, bad.str("message"), `spec.config[0].inline[0].path: "x"`)
+		require.Regexp(t, `"field":"spec.(template.spec.)?config\[0\].inline\[0\].path"`, string(bad.body))
+	}
+}
+
 // flightctl's clients decide about a CertificateSigningRequest by its conditions, which they read without looking whether there are any.
 func TestFlightctlsDecisionAboutACertificate(t *testing.T) {
 	h := newHub(t, asUser)
@@ -253,6 +272,21 @@ func TestFlightctlsDecisionAboutACertificate(t *testing.T) {
 	h.ok("POST", "/api/v1/certificatesigningrequests", fmt.Sprintf(`{"apiVersion":"v1beta1","kind":"CertificateSigningRequest","metadata":{"name":"image","labels":{}},"spec":{"signerName":"flightctl.io/enrollment","request":%q}}`, encodeBase64(namelessCSR(t))))
 	require.Equal(t, []string{"image", "n7"}, h.ok("GET", "/api/v1/certificatesigningrequests", "").names())
 	require.Equal(t, []string{"n7"}, h.ok("GET", "/api/v1/enrollmentrequests", "").names(), "with an image's certificate nobody joins")
+}
+
+// flightctl's clients ask for events with the latest one first, or last.
+func TestFlightctlsOrderOfEvents(t *testing.T) {
+	h := newHub(t, asUser)
+	for name, minute := range map[string]string{"a": "02", "b": "03", "c": "01"} {
+		h.ok("POST", "/api/v1/namespaces/default/events", `{"metadata":{"name":"`+name+`"},"involvedObject":{"kind":"Node","namespace":"default","name":"n1"},"reason":"Told","lastTimestamp":"2026-11-20T10:`+minute+`:00Z"}`)
+	}
+	latest := h.ok("GET", "/api/v1/events?order=desc&limit=2&fieldSelector=reason=Told", "")
+	require.Equal(t, []string{"b", "a"}, latest.names())
+	require.Contains(t, string(latest.body), `"remainingItemCount":1`)
+	require.Equal(t, []string{"c", "a", "b"}, h.ok("GET", "/api/v1/events?order=asc&fieldSelector=reason=Told", "").names())
+	for _, query := range []string{"order=up", "order=", "order=asc&search=x", "search=x"} {
+		require.Equal(t, 400, h.do("GET", "/api/v1/events?"+query, "").code, query)
+	}
 }
 
 // What v1beta1 has and nothing here acts on is kept, and said to be.

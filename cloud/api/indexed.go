@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/edgebus/edgebus/cloud/api/index"
 	"github.com/edgebus/edgebus/cloud/store"
@@ -26,6 +27,44 @@ var indexParams = []string{"search", "order", "offset"}
 
 // asksIndex reports whether a list is one that the index answers.
 func (r *request) asksIndex() bool { return slices.ContainsFunc(indexParams, r.Form.Has) }
+
+// findEvents is collect for Events in the order of when they happened last, as flightctl's clients ask for them: desc has the latest one first.
+// They are a bounded number, and need no index.
+func (l *lister) findEvents(r *request, opts store.ListOptions, sel selector) ([]store.Object, listMeta, error) {
+	order, limit := r.FormValue("order"), opts.Limit
+	switch {
+	case r.Form.Has("search") || r.Form.Has("offset") || r.Form.Has("continue"):
+		return nil, listMeta{}, badRequest("", "events in an order are not searched, and have no offset or continue")
+	case order != "asc" && order != "desc":
+		return nil, listMeta{}, badRequest("order", "order %.20q: must be asc or desc for events", order)
+	}
+	opts.Limit, opts.Buffer = 0, nil
+	objects, meta, err := l.collect(r, opts, sel)
+	if err != nil {
+		return nil, meta, err
+	}
+	last := make(map[store.Key]time.Time, len(objects))
+	for _, o := range objects {
+		typed, err := l.encoder.decodeForTable(r.kind, o)
+		if err != nil {
+			return nil, meta, err
+		}
+		if _, at, _ := typed.(*resource.Event).Times(); at != nil {
+			last[o.Key] = *at
+		}
+	}
+	slices.SortStableFunc(objects, func(a, b store.Object) int {
+		if order == "desc" {
+			a, b = b, a
+		}
+		return last[a.Key].Compare(last[b.Key])
+	})
+	if limit > 0 && limit < len(objects) {
+		remaining := len(objects) - limit
+		objects, meta.Remaining = objects[:limit], &remaining
+	}
+	return objects, meta, nil
+}
 
 // containsTerms takes the terms field~text out of a field selector: the field contains the text, in capitals or not.
 func containsTerms(selector string) (rest string, terms []fieldTerm) {

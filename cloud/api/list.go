@@ -187,7 +187,10 @@ func (l *lister) list(w http.ResponseWriter, r *request) error {
 		}()
 	}
 	collect := l.collect
-	if r.asksIndex() {
+	switch {
+	case r.key.Kind == resource.KindEvent && r.Form.Has("order"):
+		collect = l.findEvents
+	case r.asksIndex():
 		collect = l.find
 	}
 	objects, meta, err := collect(r, opts, sel)

@@ -41,7 +41,8 @@ var documentSeparator = regexp.MustCompile(`(?m)^---(?:[ \t]+|\r?$)`)
 type Document struct {
 	Number  int // from 1
 	Objects []Object
-	Err     error // why it can't be read
+	Err     error  // why it can't be read
+	Warning string // keys that are there twice, of which the last one counts
 }
 
 // Documents reads the documents of a manifest, YAML or JSON. Empty ones are left out; a List is its items.
@@ -63,9 +64,22 @@ func Documents(text []byte) (all []Document) {
 			all = append(all, Document{Number: number, Err: notYAML(part, err)})
 			continue
 		}
-		all = append(all, newDocument(number, body))
+		d := newDocument(number, body)
+		d.Warning = findDuplicates(part)
+		all = append(all, d)
 	}
 	return all
+}
+
+// findDuplicates names the keys of a document that are there twice.
+func findDuplicates(text string) string {
+	if strings.Contains(text, "<<:") {
+		return "" // what is set beside a merged mapping would be taken for such a key
+	}
+	if _, err := yaml.YAMLToJSONStrict([]byte(text)); err != nil {
+		return strings.ReplaceAll(strings.TrimPrefix(err.Error(), "yaml: unmarshal errors:\n  "), "\n  ", ", ")
+	}
+	return ""
 }
 
 func notYAML(text string, err error) error {

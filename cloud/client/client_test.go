@@ -354,6 +354,20 @@ func TestDocuments(t *testing.T) {
 	}
 }
 
+func TestDocumentsTellOfKeysThatAreThereTwice(t *testing.T) {
+	const lamp = "apiVersion: edgebus.io/v1alpha1\nkind: Device\nmetadata: {name: lamp}\n"
+	for text, warning := range map[string]string{
+		lamp + "spec:\n  a: 1\n  a: 2\n  b: 1\n  b: 2\n": `line 6: key "a" already set in map, line 8: key "b" already set in map`,
+		lamp + "spec:\n  a: 1\n  b: {a: 2}\n":            "",
+		lamp + "x: &x {a: 1}\nspec:\n  <<: *x\n  a: 2\n": "",
+	} {
+		all := Documents([]byte(text))
+		require.Len(t, all, 1)
+		require.NoError(t, all[0].Err)
+		require.Equal(t, warning, all[0].Warning)
+	}
+}
+
 func FuzzDocuments(f *testing.F) {
 	f.Add([]byte("kind: List\nitems: [{}]\n---\n{}"))
 	f.Add([]byte(`{"kind":"List","items":[{"metadata":{"annotations":3}}]}`))

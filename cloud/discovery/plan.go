@@ -643,8 +643,12 @@ func HandlerConditions(list []resource.Condition, of resource.Meta, o Order, s H
 	case len(accepted) > 0:
 		return setCondition(list, of, now, resource.ConditionDetailsAccepted, true, "Accepted", "accepted on "+objects.JoinFirst(accepted))
 	}
+	reason, message = "NoAnswer", "no handler has answered yet"
+	if len(failing) > 0 { // what it answered breaks a rule, or it can't be asked
+		reason, message = "Failing", "the handler fails on "+objects.JoinFirst(failing)+": "+why
+	}
 	return resource.SetCondition(list, resource.Condition{
-		Type: resource.ConditionDetailsAccepted, Status: "Unknown", Reason: "NoAnswer", Message: "no handler has answered yet", ObservedGeneration: of.Generation,
+		Type: resource.ConditionDetailsAccepted, Status: "Unknown", Reason: reason, Message: message, ObservedGeneration: of.Generation,
 	}, now)
 }
 

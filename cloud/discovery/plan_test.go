@@ -162,3 +162,12 @@ func TestHandlerReadySpeaksOfNodesThatRunEdgediscovery(t *testing.T) {
 		require.Equal(t, c.want, list[0].Reason+": "+list[0].Message, name)
 	}
 }
+
+// A handler that found one device that breaks a rule has answered: the condition of the details names that device, too.
+func TestAFailingHandlerHasAnswered(t *testing.T) {
+	order := discovery.Order{Nodes: []string{"n1"}, Request: resource.DiscoveryRequest{Handler: "onvif"}}
+	bad := resource.HandlerReport{State: resource.HandlerFailing, Message: `the device "x": properties: "a b" is no name`}
+	list := discovery.HandlerConditions(nil, resource.Meta{}, order, discovery.HandlerReports{Reports: map[string]resource.HandlerReport{"n1": bad}}, time.Now())
+	details := resource.ConditionOf(list, resource.ConditionDetailsAccepted)
+	require.Equal(t, []string{"Unknown", "Failing", `the handler fails on n1: the device "x": properties: "a b" is no name`}, []string{details.Status, details.Reason, details.Message})
+}

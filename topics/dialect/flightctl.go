@@ -3,6 +3,8 @@
 package dialect
 
 import (
+	"strings"
+
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
@@ -51,9 +53,13 @@ func flightctlKinds() []Kind {
 	enrollment := flightctlKind("EnrollmentRequest", "enrollmentrequests", "enrollmentrequest", resource.KindEnrollmentRequest).pair(typedConversion(readEnrollment, showEnrollment))
 	enrollment.Selector = "spec.signerName=" // flightctl has the other requests as a kind of their own
 	signing := flightctlKind("CertificateSigningRequest", "certificatesigningrequests", "certificatesigningrequest", resource.KindEnrollmentRequest).pair(typedConversion(readSigning, showSigning))
+	signing.fieldNames = strings.NewReplacer("spec.csr", "spec.request")
+	newerFleet := fleet.newer()
+	today.fieldNames = strings.NewReplacer("].files", "].inline")
+	newerFleet.fieldNames = today.fieldNames
 	return []Kind{
 		device.pair(typedConversion(readHost, showHost)), today.pair(typedConversion(readHostV1beta1, showHostV1beta1)),
-		fleet.pair(typedConversion(readFleet, showFleet)), fleet.newer().pair(typedConversion(readFleetV1beta1, showFleetV1beta1)),
+		fleet.pair(typedConversion(readFleet, showFleet)), newerFleet.pair(typedConversion(readFleetV1beta1, showFleetV1beta1)),
 		version.pair(typedConversion(readVersion, showVersion)), frozen.pair(typedConversion(readVersionV1beta1, showVersionV1beta1)),
 		repository, repository.newer(), sync, sync.newer(),
 		enrollment, enrollment.newer(), signing, signing.newer(),

@@ -59,7 +59,7 @@ It is 1 if failures are of several kinds.`,
 	f := cmd.Flags()
 	f.StringArrayVarP(&o.files, "filename", "f", nil, "file or directory with manifests, - for standard input; may be given several times")
 	f.BoolVarP(&o.recursive, "recursive", "R", false, "include subdirectories")
-	f.BoolVar(&o.dryRun, "dry-run", false, "have the hub check everything, and change nothing")
+	addDryRun(f, &o.dryRun, "have the hub check everything, and change nothing")
 	f.BoolVarP(&o.quiet, "quiet", "q", false, "print only failures")
 	return cmd
 }
@@ -103,6 +103,9 @@ func (o *applyOptions) apply(ctx context.Context, m manifest) applyResult {
 	r := applyResult{manifest: m}
 	if r.err != nil {
 		return r
+	}
+	if m.warning != "" {
+		o.Warn(fmt.Sprintf("%s: %s: the last value counts", m.where, m.warning))
 	}
 	var k client.Kind
 	if k, r.err = o.KindOf(ctx, m.object.TypeMeta); r.err != nil {

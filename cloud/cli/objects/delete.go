@@ -56,7 +56,7 @@ its node as well. An object that others need, such as a model that has devices, 
 	f.StringArrayVarP(&o.files, "filename", "f", nil, "file or directory with manifests, - for standard input; may be given several times")
 	f.BoolVarP(&o.recursive, "recursive", "R", false, "with -f: include subdirectories")
 	f.StringVarP(&o.labels, "selector", "l", "", "objects with these labels: room=hall")
-	f.BoolVar(&o.dryRun, "dry-run", false, "print what would be deleted, and change nothing")
+	addDryRun(f, &o.dryRun, "print what would be deleted, and change nothing")
 	f.BoolVar(&o.missingOK, "ignore-not-found", false, "an object that doesn't exist is not a failure")
 	f.BoolVar(&o.force, "force", false, "delete a TemplateVersion that nodes have, or that a rollout is undone with, too")
 	f.BoolVar(&o.wait, "wait", false, "wait until they no longer exist")

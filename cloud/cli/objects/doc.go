@@ -16,6 +16,7 @@
 //	manifest.go   files with manifests, and the order in which they are applied
 //	selection.go  which objects a command is about: names, manifests, labels
 //	wait.go       wait
+//	dryrun.go     the flag --dry-run
 //	apply.go      apply
 //	diff.go       diff
 //	edit.go       edit

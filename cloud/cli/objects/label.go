@@ -65,7 +65,7 @@ changed with --overwrite. With --list they are printed afterwards, or without be
 	f := cmd.Flags()
 	f.BoolVar(&o.overwrite, "overwrite", false, "change one that has another value")
 	f.BoolVar(&o.list, "list", false, "print the "+o.field)
-	f.BoolVar(&o.dryRun, "dry-run", false, "have the hub check the change, and change nothing")
+	addDryRun(f, &o.dryRun, "have the hub check the change, and change nothing")
 	f.StringVar(&o.version, "resource-version", "", "change the object only if this is its resourceVersion")
 	return cmd
 }

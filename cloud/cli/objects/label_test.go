@@ -22,6 +22,7 @@ func TestLabelsAreSetRemovedAndListed(t *testing.T) {
 		{line: "label device/lamp floor=one", out: "device/lamp not labeled\n"},
 		{line: "label device lamp floor=two", errs: `"floor" already has the value "one": --overwrite changes it`, code: exitcode.Refused},
 		{line: "label device lamp floor=two --dry-run --overwrite", out: "device/lamp labeled (dry run)\n"},
+		{line: "label device lamp floor=two --dry-run=server --overwrite", out: "device/lamp labeled (dry run)\n"},
 		{line: "label device lamp --list", out: "floor=one\nroom=hall\n"},
 		{line: "label device lamp floor=two side=left --overwrite --list", out: "device/lamp labeled\nfloor=two\nroom=hall\nside=left\n"},
 		{line: "label device lamp floor- side- none-", out: "device/lamp unlabeled\n", errs: "label \"none\" not found.\n"},

@@ -27,6 +27,8 @@ type manifest struct {
 	object client.Object
 	where  string // file and document
 	err    error  // why it can't be read
+	// warning is what of its document is there, and doesn't count.
+	warning string
 }
 
 func (m manifest) String() string {
@@ -113,7 +115,7 @@ func parseManifests(file string, text []byte) (all []manifest) {
 			all = append(all, manifest{where: where, err: d.Err})
 		}
 		for _, o := range d.Objects {
-			all = append(all, manifest{object: o, where: where})
+			all = append(all, manifest{object: o, where: where, warning: d.Warning})
 		}
 	}
 	return all

@@ -122,6 +122,13 @@ func TestApplyShowsWhatTheHubWarnsOf(t *testing.T) {
 		"3 objects: 3 created\n", errs)
 }
 
+func TestApplyWarnsOfAKeyThatIsThereTwice(t *testing.T) {
+	clitest.StartHub(t)
+	file := clitest.WriteFile(t, t.TempDir(), "twice.yaml", "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: m}\ndata:\n  a: one\n  a: two\n")
+	_, errs := clitest.Run(t, 0, "apply", "-f", file)
+	require.Equal(t, "Warning: "+file+": line 6: key \"a\" already set in map: the last value counts\n", errs[:strings.Index(errs, "\n")+1])
+}
+
 // TestAnInterruptedApplyFails: what has no answer is not done.
 func TestAnInterruptedApplyFails(t *testing.T) {
 	hub := clitest.StartHub(t)
