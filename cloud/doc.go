@@ -32,6 +32,7 @@
 //	clusterstatus.go    what the hubs tell each other, and how all of them are
 //	finishupgrade.go    the log's version of records, when all hubs know it
 //	site.go         what is served over HTTP by a hub of a cluster, standing by and as the owner
+//	mirrors.go          lists and watches that a hub which stands by answers itself
 //	hubblobs.go     blobs copied between the hubs of a cluster
 //	hubkeys.go      the authority's files and the key of Secrets, copied between them
 //	beginanew_*.go  how a hub that owns it no more stops without a word
@@ -55,6 +56,7 @@
 //	history             what the properties of devices were: a copy of what each node has
 //	clusterca           the authority by which hubs of a cluster and the log's servers know each other
 //	peer                connections between the hubs of a cluster, and streams over them
+//	mirror              objects of the hub that serves, at those that stand by
 //	follow              a hub's log copied to another machine while it is written
 //	blobs, images       large contents by digest; the images that applications name
 //	resourcesync        manifests from git, applied

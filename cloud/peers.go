@@ -14,6 +14,7 @@ import (
 	"github.com/edgebus/edgebus/cloud/cluster"
 	"github.com/edgebus/edgebus/cloud/clusterca"
 	"github.com/edgebus/edgebus/cloud/enroll"
+	"github.com/edgebus/edgebus/cloud/mirror"
 	"github.com/edgebus/edgebus/cloud/peer"
 	"github.com/edgebus/edgebus/configs"
 )
@@ -25,6 +26,7 @@ type peers struct {
 	address   string // of this hub, as the log says it
 	authority atomic.Pointer[enroll.Authority]
 	member    atomic.Pointer[cluster.Member]
+	mirrors   *mirror.Set // of what another one serves; nil before this one stands by
 }
 
 // openPeers listens for other hubs.

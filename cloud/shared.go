@@ -197,6 +197,7 @@ func (s *sharedLog) own(ctx context.Context, o Options, key sealed.Key, m metric
 	}
 	stop()
 	work.Wait()
+	s.peers.mirrors.Close()
 	if err != nil {
 		return nil, errors.Join(err, records.Close())
 	}
@@ -296,6 +297,9 @@ func (s *sharedLog) close() error {
 	if s == nil {
 		return nil
 	}
+	if s.peers.mirrors != nil {
+		s.peers.mirrors.Close()
+	}
 	err := errors.Join(s.site.close(), s.peers.Close())
 	if s.engine == nil {
 		return err
@@ -373,13 +377,14 @@ func refuse(w http.ResponseWriter, why string) {
 	http.Error(w, why, http.StatusServiceUnavailable)
 }
 
-// standBy is what is served over HTTP by a hub that stands by: how it is, and all else by the owner.
+// standBy is what is served over HTTP by a hub that stands by: how it is, and all else by the owner, or by itself if that has it do so.
 func (s *sharedLog) standBy(m metrics.Registry) http.Handler {
 	mux := http.NewServeMux()
 	alive := func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "ok\n") }
 	mux.HandleFunc("GET /livez", alive)
 	mux.HandleFunc("GET /healthz", alive)
 	forward := s.peers.Forward()
+	s.openMirrors(m, forward)
 	mux.Handle("GET /metrics", forward.Local("/metrics", m.Handler()))
 	mux.Handle("GET "+clusterPath, forward.Local("/metrics", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if s.standing.Load() == nil {

@@ -79,12 +79,19 @@ type Options struct {
 	Ready map[string]func(context.Context) error
 	// MaxBody bounds the body of a request, in bytes. Default: 3 MiB.
 	MaxBody int64
+	WatchOptions
+	// Version is the hub's version, for /version.
+	Version string
+}
+
+// WatchOptions are how lists and watches are served.
+type WatchOptions struct {
 	// Watches bounds the watches at one time, of which one user may have half. 0: no bound.
 	Watches int
 	// Bookmarks is the interval of bookmarks in a watch. Default: a minute.
 	Bookmarks time.Duration
-	// Version is the hub's version, for /version.
-	Version string
+	// Mirrors have hubs that stand by answer; zero: there are none.
+	Mirrors MirrorOptions
 }
 
 // PageOptions are the web page.
@@ -176,6 +183,12 @@ type server struct {
 // New makes the handler of the API.
 func New(o Options) http.Handler {
 	o.setDefaults()
+	s := newServer(o)
+	// A page of another site must not write through the browser of a user.
+	return http.NewCrossOriginProtection().Handler(s.authenticate(s.routes()))
+}
+
+func newServer(o Options) *server {
 	s := &server{Options: o, reads: o.Objects.Controller("api"), secretLog: o.Log.Sample(&zerolog.BurstSampler{Burst: 20, Period: 10 * time.Second})}
 	e := &encoder{objects: o.Objects, now: o.Now}
 	s.authorizer = &authorizer{kinds: o.Kinds, reader: o.Reader, encoder: e}
@@ -192,8 +205,7 @@ func New(o Options) http.Handler {
 	s.renderedSpecs = &renderedSpecs{reader: o.Reader, reads: s.reads, presence: o.Presence, readBlob: o.Content, secretLog: s.secretLog}
 	s.enrollment, s.flightctl = &enrollmentServer{s}, &flightctlServer{s}
 	s.webhooks = &webhook.Receiver{Objects: o.Objects, Reads: s.reads, Log: o.Log, Now: o.Now}
-	// A page of another site must not write through the browser of a user.
-	return http.NewCrossOriginProtection().Handler(s.authenticate(s.routes()))
+	return s
 }
 
 func (s *server) routes() http.Handler {
@@ -500,6 +512,9 @@ func (r *request) nameVersion(w http.ResponseWriter) {
 }
 
 func (s *server) serveCollection(w http.ResponseWriter, r *request) error {
+	if is, err := s.mirrored(w, r); is || err != nil {
+		return err
+	}
 	switch {
 	case r.Method == http.MethodGet && httpserver.IsQueryTrue(r.Form, "watch"):
 		return s.lister.watch(w, r)

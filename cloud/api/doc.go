@@ -25,6 +25,7 @@
 //	indexed.go        lists that the index answers: counts, search, order, offset
 //	watch.go          watch, bookmarks
 //	fieldterms.go     field selectors as flightctl's clients write them
+//	mirrored.go       lists and watches that a hub which stands by answers, and what the owner has to do with it
 //	listturns.go      how many lists of one user are made at a time
 //	namespaces.go     namespaces, which are no objects here
 //	table.go          stored objects as clients see them (encoder): content negotiation, Tables

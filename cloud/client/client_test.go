@@ -33,7 +33,7 @@ func newTestHub(t *testing.T, in func(http.Handler) http.Handler) (*Client, *htt
 	require.NoError(t, err)
 	handler := api.New(api.Options{
 		Objects: objects.New(objects.Options{Reader: st, Writer: st, Log: zerolog.Nop(), Managers: api.Managers()}),
-		Reader:  st, Watcher: st, Log: zerolog.Nop(), Bookmarks: 20 * time.Millisecond,
+		Reader:  st, Watcher: st, Log: zerolog.Nop(), WatchOptions: api.WatchOptions{Bookmarks: 20 * time.Millisecond},
 	})
 	if in != nil {
 		handler = in(handler)

@@ -35,6 +35,8 @@ type forwardedClient struct {
 	Local        string   `json:"local,omitempty"`
 	TLS          bool     `json:"tls,omitempty"`
 	Certificates [][]byte `json:"certificates,omitempty"` // the client's and its chain, whose key it has shown to have
+	// Offer is what the other hub offers to do itself, as it and the owner understand it.
+	Offer json.RawMessage `json:"offer,omitempty"`
 }
 
 func forwardedBy(r *http.Request) forwardedClient {
@@ -68,7 +70,36 @@ type Forwarder struct {
 	transport *http.Transport
 	proxy     *httputil.ReverseProxy
 	patience  time.Duration // for a client to send, or to read, a part
+	Offers    StandbyAnswers
 }
+
+// StandbyAnswers are how a hub that stands by answers itself, if the owner wants it; zero: it doesn't.
+type StandbyAnswers struct {
+	// Make is what it offers with a request; nil: nothing.
+	Make func(*http.Request) json.RawMessage
+	// Told is told of the owner's answer to that, and reports whether this hub is to answer.
+	Told func(r *http.Request, owner http.Header) bool
+	// Answer answers, with what the owner's answer has. It returns false if it can't: the owner is then asked again, without an offer.
+	Answer func(w http.ResponseWriter, r *http.Request, owner io.Reader) bool
+}
+
+// offeredRequest is a request with an offer, as it came.
+type offeredRequest struct {
+	r     *http.Request
+	offer json.RawMessage
+}
+
+type offeredKey struct{}
+
+func offeredIn(ctx context.Context) offeredRequest {
+	o, _ := ctx.Value(offeredKey{}).(offeredRequest)
+	return o
+}
+
+// takenError is that the owner takes an offer.
+type takenError struct{ answer io.ReadCloser }
+
+func (takenError) Error() string { return "the owner has this hub answer" }
 
 // Forward makes a Forwarder.
 func (h *Hubs) Forward() *Forwarder {
@@ -84,15 +115,31 @@ func (h *Hubs) Forward() *Forwarder {
 			return c, err
 		},
 	}
-	proxy := &httputil.ReverseProxy{
+	f := &Forwarder{h: h, transport: transport, patience: answerTime}
+	f.proxy = &httputil.ReverseProxy{
 		Transport: transport, FlushInterval: -1,
 		Rewrite: func(p *httputil.ProxyRequest) {
 			p.Out.URL.Scheme, p.Out.URL.Host = "http", "owner"
 			p.Out.Host = p.In.Host
-			said, _ := json.Marshal(forwardedBy(p.In)) // of strings
+			by := forwardedBy(p.In)
+			by.Offer = offeredIn(p.In.Context()).offer
+			said, _ := json.Marshal(by) // of strings
 			p.Out.Header.Set(forwardedHeader, string(said))
 		},
+		ModifyResponse: func(r *http.Response) error {
+			if o := offeredIn(r.Request.Context()); o.offer != nil && f.Offers.Told(o.r, r.Header) {
+				taken := takenError{r.Body}
+				r.Body = http.NoBody // it is closed, and the answer lasts
+				return taken
+			}
+			return nil
+		},
 		ErrorHandler: func(w http.ResponseWriter, r *http.Request, err error) {
+			var taken takenError
+			if errors.As(err, &taken) {
+				f.answer(w, offeredIn(r.Context()).r, taken.answer)
+				return
+			}
 			// A write that was sent may be done: its connection ends without an answer, as one to the owner would.
 			if !errors.As(err, new(unreachedError)) && r.Method != http.MethodGet && r.Method != http.MethodHead {
 				panic(http.ErrAbortHandler)
@@ -100,7 +147,16 @@ func (h *Hubs) Forward() *Forwarder {
 			h.refuse(w, err)
 		},
 	}
-	return &Forwarder{h, transport, proxy, answerTime}
+	return f
+}
+
+// answer answers a request that the owner leaves to this hub.
+func (f *Forwarder) answer(w http.ResponseWriter, r *http.Request, owner io.ReadCloser) {
+	is := f.Offers.Answer(w, r, owner)
+	_ = owner.Close()
+	if !is {
+		f.proxy.ServeHTTP(w, r)
+	}
 }
 
 func (f *Forwarder) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -110,6 +166,11 @@ func (f *Forwarder) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	out := &patientWriter{w, c, f.patience, r.ProtoMajor >= 2}
 	out.rest()
+	if f.Offers.Make != nil {
+		if offer := f.Offers.Make(r); offer != nil {
+			r = r.WithContext(context.WithValue(r.Context(), offeredKey{}, offeredRequest{r, offer}))
+		}
+	}
 	f.proxy.ServeHTTP(out, r)
 }
 
@@ -299,7 +360,8 @@ func restoreClient(verify func([]*x509.Certificate) ([][]*x509.Certificate, erro
 			w = &restoredWriter{w, net.TCPAddrFromAddrPort(remote)}
 		}
 		local, _ := netip.ParseAddrPort(f.Local) // none is no address of loopback
-		r = r.WithContext(context.WithValue(r.Context(), http.LocalAddrContextKey, net.Addr(net.TCPAddrFromAddrPort(local))))
+		ctx := context.WithValue(r.Context(), http.LocalAddrContextKey, net.Addr(net.TCPAddrFromAddrPort(local)))
+		r = r.WithContext(context.WithValue(ctx, offeredKey{}, offeredRequest{offer: f.Offer}))
 		if f.TLS {
 			r.TLS = &tls.ConnectionState{HandshakeComplete: true, Version: tls.VersionTLS13, PeerCertificates: parseChain(f.Certificates)}
 			if len(r.TLS.PeerCertificates) > 0 {
@@ -309,6 +371,9 @@ func restoreClient(verify func([]*x509.Certificate) ([][]*x509.Certificate, erro
 		next.ServeHTTP(w, r)
 	}))
 }
+
+// OfferOf is what the hub that has forwarded a request offers to do itself; nil: nothing.
+func OfferOf(r *http.Request) json.RawMessage { return offeredIn(r.Context()).offer }
 
 // restoredWriter has a connection that is upgraded be its client's.
 type restoredWriter struct {

@@ -7,6 +7,7 @@ import (
 	"context"
 	"crypto/tls"
 	"crypto/x509"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -324,4 +325,47 @@ func TestAForwardedRequestHasAsMuchTimeAsOneThatIsNot(t *testing.T) {
 	require.Contains(t, w.Body.String(), "remote=192.0.2.1:1")
 	require.WithinDuration(t, time.Now().Add(time.Minute), w.read, 30*time.Second)
 	require.WithinDuration(t, time.Now().Add(time.Minute), w.write, 30*time.Second)
+}
+
+// A hub that stands by does itself what it has offered, if the owner takes the offer. It is the hub's offer, whatever a client says; and if it can't after all the
+// owner is asked again.
+func TestAHubDoesWhatItHasOffered(t *testing.T) {
+	_, standby, _, unused := twoHubs(t, func(w http.ResponseWriter, r *http.Request) {
+		if offer := OfferOf(r); offer != nil {
+			w.Header().Set("Taken", "true")
+			_, _ = w.Write(offer)
+			return
+		}
+		w.Header().Set("Taken", r.Header.Get("Taken")) // a handler's own means nothing
+		fmt.Fprintf(w, "by the owner, %q", r.Header.Get(forwardedHeader))
+	})
+	f := standby.Forward()
+	f.Offers = StandbyAnswers{
+		Make: func(r *http.Request) json.RawMessage {
+			if r.URL.Path == "/none" {
+				return nil
+			}
+			return json.RawMessage(`{"since":7}`)
+		},
+		Told: func(_ *http.Request, owner http.Header) bool { return owner.Get("Taken") != "" },
+		Answer: func(w http.ResponseWriter, r *http.Request, owner io.Reader) bool {
+			if r.URL.Path == "/not-yet" {
+				return false
+			}
+			said, err := io.ReadAll(owner)
+			require.NoError(t, err)
+			fmt.Fprintf(w, "here, of %s: %s", r.URL, said)
+			return true
+		},
+	}
+	unused.Config.Handler = f
+	unused.Start()
+	forge := func(r *http.Request) {
+		r.Header.Set(forwardedHeader, `{"remote":"192.0.2.1:1","offer":{"since":1}}`)
+		r.Header.Set("Taken", "true")
+	}
+	for path, want := range map[string]string{"/all?x=1": `here, of /all?x=1: {"since":7}`, "/none": `by the owner, ""`, "/not-yet": `by the owner, ""`} {
+		_, text, _ := get(t, unused.Client(), unused.URL+path, forge)
+		require.Equal(t, want, text, path)
+	}
 }

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -27,8 +28,8 @@ type Open func(t testing.TB, dir string, limits Limits) store.Store
 // damageChecker is what a backend offers that can look for damage in itself.
 type damageChecker interface{ Check() error }
 
-// Run runs the suite.
-func Run(t *testing.T, open Open) {
+// Run runs the suite, except for tests that are named.
+func Run(t *testing.T, open Open, except ...string) {
 	tests := []struct {
 		name string
 		run  func(*testing.T, *storeEnv)
@@ -71,6 +72,9 @@ func Run(t *testing.T, open Open) {
 		{"model", testModel},
 	}
 	for _, tt := range tests {
+		if slices.Contains(except, tt.name) {
+			continue
+		}
 		t.Run(tt.name, func(t *testing.T) {
 			e := &storeEnv{t: t, open: open, dir: t.TempDir()}
 			e.start(Limits{})

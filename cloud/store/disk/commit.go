@@ -122,7 +122,7 @@ func (s *Store) process(requests []*request) {
 	if b.empty() && b.next.rev <= s.reserved {
 		if len(b.ownTables) > 0 {
 			b.compact(s.opts.Tombstones)
-			s.publish(b)
+			s.publish(&b.next, b.events)
 		}
 	} else {
 		began := time.Now()
@@ -164,23 +164,8 @@ func (s *Store) commitBatch(b *batch) error {
 	s.reserved = reserved
 	maps.Copy(s.lastDeletes, b.lastDeletes)
 	s.applyNodes(b.nodes)
-	s.publish(b)
+	s.publish(&b.next, b.events)
 	return nil
-}
-
-// publish makes a committed batch visible to readers and watchers.
-func (s *Store) publish(b *batch) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.snap.Store(&b.next)
-	for _, event := range b.events {
-		for st := range s.streams[store.Key{Kind: event.Object.Kind}] {
-			st.offer(event)
-		}
-		for st := range s.streams[event.Object.Key] {
-			st.offer(event)
-		}
-	}
 }
 
 // Create adds an object.
@@ -493,16 +478,10 @@ func (b *batch) delete(key store.Key, expect uint64) (store.Object, error) {
 	return last, nil
 }
 
-// compact drops the oldest tombstones of the tables that this batch changed. It lets an eighth more than the limit gather, so that
-// not every delete copies the list.
+// compact drops what the tables that this batch changed need no more.
 func (b *batch) compact(limit int) {
 	for _, t := range b.ownTables {
-		if len(t.tombs) > limit+limit/8 {
-			n := len(t.tombs) - limit
-			t.floor = t.tombs[n-1].rev
-			t.tombs = slices.Clone(t.tombs[n:])
-		}
-		t.sweep()
+		t.compact(limit)
 	}
 }
 

@@ -53,6 +53,11 @@ func (o *Options) setDefaults() error {
 	if o.Path == "" && o.Journal == nil {
 		return errors.New("disk: Options.Path or Options.Journal is required")
 	}
+	o.setLimits()
+	return nil
+}
+
+func (o *Options) setLimits() {
 	o.Tombstones = cmp.Or(o.Tombstones, 4096)
 	o.WatchBuffer = cmp.Or(o.WatchBuffer, 512)
 	o.MaxWatchers = cmp.Or(o.MaxWatchers, 16384)
@@ -61,16 +66,27 @@ func (o *Options) setDefaults() error {
 	if o.Now == nil {
 		o.Now = time.Now
 	}
-	return nil
+}
+
+// view is what readers and watchers have of objects: the newest snapshot, those that are read page by page, and streams.
+type view struct {
+	opts Options
+	snap atomic.Pointer[snapshot] // stored with mu held, so that streams see it whole
+
+	mu      sync.Mutex
+	streams map[store.Key]map[*stream]struct{} // by what they watch
+	watches int
+	ended   bool
+
+	pinMu sync.Mutex
+	pins  []pinnedSnapshot
 }
 
 // Store is a store.Store in a journal.
 type Store struct {
-	opts    Options
+	view
 	journal journal.Table
 	own     *journal.Journal // to be closed with the store; nil: the journal is another's
-
-	snap atomic.Pointer[snapshot] // stored with mu held, so that streams see it whole
 
 	identity uint32
 	opened   uint64      // the revision at which it was opened
@@ -80,14 +96,6 @@ type Store struct {
 	closing  chan struct{} // closed by Close: no new requests
 	done     chan struct{} // closed when the committer has ended
 	closed   sync.Once
-
-	mu      sync.Mutex
-	streams map[store.Key]map[*stream]struct{} // by what they watch
-	watches int
-	ended   bool
-
-	pinMu sync.Mutex
-	pins  []pinnedSnapshot
 
 	committerState                                    // of the committer only
 	commit         func([]journal.RecordChange) error // tests make it fail
@@ -111,11 +119,10 @@ func Open(opts Options) (*Store, error) {
 		return nil, err
 	}
 	s := &Store{
-		opts:     opts,
+		view:     view{opts: opts, streams: make(map[store.Key]map[*stream]struct{})},
 		requests: make(chan *request, maxBatch),
 		closing:  make(chan struct{}),
 		done:     make(chan struct{}),
-		streams:  make(map[store.Key]map[*stream]struct{}),
 	}
 	from := opts.Journal
 	if from == nil {
@@ -204,7 +211,7 @@ func (s *Store) Close() error {
 }
 
 // Get returns an object as it is now.
-func (s *Store) Get(ctx context.Context, key store.Key) (store.Object, error) {
+func (s *view) Get(ctx context.Context, key store.Key) (store.Object, error) {
 	if err := ctx.Err(); err != nil {
 		return store.Object{}, err
 	}
@@ -226,6 +233,13 @@ func (s *Store) Counts() (objects map[string]int, rev uint64) {
 		objects[kind] = t.n
 	}
 	return objects, snap.rev
+}
+
+// Changed is the newest revision, that of the newest change of a kind, and how many objects of that there are.
+func (s *Store) Changed(kind string) (rev, changed uint64, objects int) {
+	snap := s.snap.Load()
+	t := snap.table(kind)
+	return snap.rev, t.changed(), t.n
 }
 
 // BecomeAnother gives the store another identity, which the next Fork stores. Nobody uses it yet.

@@ -15,6 +15,7 @@
 //	list.go      reading lists, page by page, from snapshots that stay as they were
 //	commit.go    the committer: batches of writes
 //	watch.go     streams of changes
+//	mirror.go    KindMirror: a kind's objects in memory, as another store has them
 //	replicas.go  what nodes reported, beside the objects
 //	load.go      the records to the index, when the store is opened
 //	check.go     Check: the records against the index

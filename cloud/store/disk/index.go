@@ -235,6 +235,24 @@ func (t *table) sweep() {
 	t.log = fresh
 }
 
+// compact drops the oldest tombstones. It lets an eighth more than the limit gather, so that not every delete copies the list.
+func (t *table) compact(limit int) {
+	if len(t.tombs) > limit+limit/8 {
+		n := len(t.tombs) - limit
+		t.floor = t.tombs[n-1].rev
+		t.tombs = slices.Clone(t.tombs[n:])
+	}
+	t.sweep()
+}
+
+// changed is the revision of the newest change.
+func (t *table) changed() uint64 {
+	if n := len(t.log); n > 0 {
+		return max(t.floor, t.log[n-1].rev)
+	}
+	return t.floor
+}
+
 // current says whether a version in the log still counts.
 func (t *table) current(e *objectVersion) bool {
 	if e.deleted {

@@ -11,7 +11,7 @@ import (
 )
 
 // List returns a kind's objects in order, all as of one revision.
-func (s *Store) List(ctx context.Context, kind string, opts store.ListOptions) (store.Page, error) {
+func (s *view) List(ctx context.Context, kind string, opts store.ListOptions) (store.Page, error) {
 	if err := ctx.Err(); err != nil {
 		return store.Page{}, err
 	}
@@ -77,7 +77,7 @@ const (
 	maxPinAge        = 5 * time.Minute
 )
 
-func (s *Store) pin(snap *snapshot, reader string) {
+func (s *view) pin(snap *snapshot, reader string) {
 	s.pinMu.Lock()
 	defer s.pinMu.Unlock()
 	s.pins = slices.DeleteFunc(s.pins, func(p pinnedSnapshot) bool { return p.snap.rev == snap.rev && p.reader == reader })
@@ -87,7 +87,7 @@ func (s *Store) pin(snap *snapshot, reader string) {
 
 // unpin drops snapshots that were not used for maxPinAge, and while there are too many, or they keep too much in memory, the oldest of the
 // reader that has most. pinMu is held.
-func (s *Store) unpin() {
+func (s *view) unpin() {
 	old := s.opts.Now().Add(-maxPinAge)
 	s.pins = slices.DeleteFunc(s.pins, func(p pinnedSnapshot) bool { return p.used.Before(old) })
 	for len(s.pins) > 0 {
@@ -116,7 +116,7 @@ func (s *Store) unpin() {
 }
 
 // snapshotAt is the snapshot of a revision; 0 is the newest.
-func (s *Store) snapshotAt(kind string, rev uint64) (*snapshot, error) {
+func (s *view) snapshotAt(kind string, rev uint64) (*snapshot, error) {
 	now := s.snap.Load()
 	if rev == 0 || rev == now.rev {
 		return now, nil

@@ -19,11 +19,11 @@ const (
 // stream is one watcher. The committer puts events into its queue, where events of one object coalesce. If the queue is full it is
 // dropped, and the stream catches up from the index, which has the latest version of each object.
 type stream struct {
-	s    *Store
+	s    *view
 	of   store.Key     // what is watched: a kind, or one object
 	wake chan struct{} // holds one: there is something new
 
-	mu      sync.Mutex // taken after Store.mu
+	mu      sync.Mutex // taken after view.mu
 	rev     uint64     // everything up to here was returned by Next
 	backlog []*objectVersion
 	since   uint64            // what was known when the backlog was made
@@ -35,8 +35,23 @@ type stream struct {
 	closed  error
 }
 
+// publish has readers and watchers see another snapshot, and what has become of objects since the one before.
+func (s *view) publish(next *snapshot, events []*store.Event) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.snap.Store(next)
+	for _, event := range events {
+		for st := range s.streams[store.Key{Kind: event.Object.Kind}] {
+			st.offer(event)
+		}
+		for st := range s.streams[event.Object.Key] {
+			st.offer(event)
+		}
+	}
+}
+
 // Watch streams what changes after a revision.
-func (s *Store) Watch(ctx context.Context, of store.Key, from uint64) (store.Stream, error) {
+func (s *view) Watch(ctx context.Context, of store.Key, from uint64) (store.Stream, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
@@ -91,7 +106,7 @@ func (st *stream) backlogEvents(versions []*objectVersion, since uint64) (events
 	return events
 }
 
-// offer queues an event. Store.mu is held.
+// offer queues an event. view.mu is held.
 func (st *stream) offer(event *store.Event) {
 	st.mu.Lock()
 	defer st.mu.Unlock()
@@ -254,7 +269,7 @@ func (st *stream) closeWith(err error) {
 }
 
 // endStreams ends all watches, because the store is closed.
-func (s *Store) endStreams() {
+func (s *view) endStreams() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.ended = true

@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package mirror
+
+import (
+	"context"
+	"encoding/gob"
+	"errors"
+	"io"
+	"net"
+	"time"
+
+	"github.com/edgebus/edgebus/cloud/store"
+	"github.com/edgebus/edgebus/topics/resource"
+)
+
+const (
+	feedPage  = 500              // objects of a list in one frame
+	writeTime = 30 * time.Second // for the other hub to take a frame
+)
+
+// question begins a stream of the hub that asks.
+type question struct {
+	Kind string
+	From uint64 // it has what there was at this revision; 0: nothing
+}
+
+// frame is what the owner tells.
+type frame struct {
+	Owner  uint64 // the process that tells it
+	Listed bool   // the events are objects of a list, which replaces what there was once it is Whole
+	Whole  bool
+	Rev    uint64 // there is everything up to here
+	Events []store.Event
+}
+
+// Objects are a hub's.
+type Objects interface {
+	store.Reader
+	store.Watcher
+}
+
+// Feed tells other hubs what objects of a kind there are.
+type Feed struct {
+	Objects
+	Owner uint64 // a number of this process's own
+}
+
+// Serve tells one other hub, until it leaves or ctx ends.
+func (f Feed) Serve(ctx context.Context, conn net.Conn) error {
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	var q question
+	if err := gob.NewDecoder(conn).Decode(&q); err != nil {
+		return err
+	}
+	go func() {
+		_, _ = io.Copy(io.Discard, conn) // it says nothing more
+		stop()
+	}()
+	out := gob.NewEncoder(conn)
+	send := func(fr frame) error {
+		fr.Owner = f.Owner
+		_ = conn.SetWriteDeadline(time.Now().Add(writeTime)) // in tests there is none
+		return out.Encode(fr)
+	}
+	stream, err := f.begin(ctx, q, send)
+	if err != nil {
+		return err
+	}
+	defer stream.Close()
+	var events []store.Event
+	for err == nil {
+		for i := range events {
+			events[i].Old = nil
+		}
+		// At the beginning, too: the other hub is to know whom it hears.
+		if err = send(frame{Rev: stream.Rev(), Events: events}); err == nil {
+			events, err = stream.Next(ctx)
+		}
+	}
+	return err
+}
+
+// begin goes on from where the other hub is, or else lists everything.
+func (f Feed) begin(ctx context.Context, q question, send func(frame) error) (store.Stream, error) {
+	if q.From > 0 {
+		stream, err := f.Watch(ctx, store.Key{Kind: q.Kind}, q.From)
+		if !errors.Is(err, resource.Gone) {
+			return stream, err
+		}
+	}
+	for opts := (store.ListOptions{Limit: feedPage}); ; {
+		page, err := f.List(ctx, q.Kind, opts)
+		if err != nil {
+			return nil, err
+		}
+		part := frame{Listed: true, Whole: page.More == 0, Rev: page.Rev}
+		for _, o := range page.Items {
+			part.Events = append(part.Events, store.Event{Type: store.Added, Object: o})
+			opts.After = o.Key
+		}
+		if err := send(part); err != nil {
+			return nil, err
+		}
+		if opts.Rev = page.Rev; part.Whole {
+			return f.Watch(ctx, store.Key{Kind: q.Kind}, page.Rev)
+		}
+	}
+}
