@@ -84,13 +84,9 @@ type serverState struct {
 	Version   string    `json:"version"`
 	Now       time.Time `json:"now"`
 	Payload   int64     `json:"max_payload"`
-	JetStream *struct {
-		Config *struct {
-			SyncAlways bool   `json:"sync_always"`
-			MaxStorage uint64 `json:"max_storage"`
-			Dir        string `json:"store_dir"`
-		} `json:"config"`
-		Stats struct {
+	JetStream struct {
+		Config *jetStreamSettings `json:"config"`
+		Stats  struct {
 			Storage uint64 `json:"storage"`
 		} `json:"stats"`
 	} `json:"jetstream"`
@@ -101,6 +97,12 @@ type serverState struct {
 	timed   bool      // ahead is known
 	expires time.Time // of its certificate
 	broken  error
+}
+
+type jetStreamSettings struct {
+	SyncAlways bool   `json:"sync_always"`
+	MaxStorage uint64 `json:"max_storage"`
+	Dir        string `json:"store_dir"`
 }
 
 // askServer is nil for a server that doesn't answer.
@@ -136,11 +138,39 @@ func askServer(ctx context.Context, client *http.Client, address string) *server
 	if v.broken = json.NewDecoder(io.LimitReader(response.Body, 4<<20)).Decode(v); v.broken != nil {
 		return v
 	}
+	if v.JetStream.Config == nil {
+		v.broken = v.askSettings(ctx, client)
+	}
 	v.ahead, v.timed = v.Now.Sub(began.Add(took/2)), !v.Now.IsZero() && took < time.Second
 	if s := response.TLS; s != nil && len(s.PeerCertificates) > 0 {
 		v.expires = s.PeerCertificates[0].NotAfter
 	}
 	return v
+}
+
+// askSettings asks for JetStream's settings as they are now: at /varz a server goes on without them if it was first asked before it had read them.
+func (v *serverState) askSettings(ctx context.Context, client *http.Client) error {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, v.address+"/jsz", nil)
+	if err != nil {
+		return err
+	}
+	response, err := client.Do(request)
+	if err != nil {
+		return err
+	}
+	defer response.Body.Close()
+	if response.StatusCode != http.StatusOK {
+		return fmt.Errorf("it answers %s at /jsz", response.Status)
+	}
+	var said struct {
+		Disabled bool               `json:"disabled"`
+		Config   *jetStreamSettings `json:"config"`
+	}
+	err = json.NewDecoder(io.LimitReader(response.Body, 4<<20)).Decode(&said)
+	if err == nil && !said.Disabled {
+		v.JetStream.Config = said.Config
+	}
+	return err
 }
 
 func (v *serverState) judge(r *Report) {
@@ -163,7 +193,7 @@ func (v *serverState) judge(r *Report) {
 	if v.Payload < MinPayload {
 		say(&r.Wrong, "takes messages of %d bytes at most: set max_payload: 1MB in its settings, and start it again", v.Payload)
 	}
-	if v.JetStream == nil || v.JetStream.Config == nil {
+	if v.JetStream.Config == nil {
 		say(&r.Wrong, "has no JetStream: its settings need jetstream { store_dir: …, sync_interval: always }")
 		return
 	}

@@ -7,6 +7,7 @@ import (
 	"context"
 	"crypto/tls"
 	"crypto/x509"
+	"encoding/json"
 	"fmt"
 	"io"
 	"net/http"
@@ -91,6 +92,54 @@ func TestServersThatCannotBeReliedOnAreNamedWithWhatToDo(t *testing.T) {
 		"the server at " + plain + " can't be asked how it is: it answers 400 Bad Request: \"Client sent an HTTP request to an HTTPS server.\"",
 		"the server at " + secured.URL + " can't be asked how it is: it answers 404 Not Found: \"404 page not found\"",
 	}, r.Notes[:2])
+}
+
+// NATS keeps what it says of its JetStream's settings at /varz from who asked first, also if that was before it had read them. A server that was asked then isn't
+// taken for one without JetStream for as long as it runs: no hub could take the log any more.
+func TestAServerThatWasAskedAsItStartedHasJetStream(t *testing.T) {
+	for name, change := range map[string]func(string) string{
+		"it syncs": func(settings string) string { return settings },
+		"it doesn't sync": func(settings string) string {
+			return strings.Replace(settings, "sync_interval: always", "sync_interval: 2m", 1)
+		},
+		"it has none": func(settings string) string {
+			return regexp.MustCompile(`jetstream \{.*\}`).ReplaceAllString(settings, "")
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			monitor := natsservers.StartWith(t, 1, func(_ int, settings string) string {
+				return change(regexp.MustCompile(`(?m)^cluster .*$`).ReplaceAllString(settings, ""))
+			}).Monitors()[0]
+			early := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				answer, err := http.Get(monitor + r.URL.Path)
+				if err != nil {
+					http.Error(w, err.Error(), http.StatusBadGateway)
+					return
+				}
+				defer answer.Body.Close()
+				var said map[string]any
+				if err := json.NewDecoder(answer.Body).Decode(&said); err != nil {
+					http.Error(w, err.Error(), http.StatusBadGateway)
+					return
+				}
+				if js, is := said["jetstream"].(map[string]any); is && r.URL.Path == "/varz" {
+					delete(js, "config")
+				}
+				_ = json.NewEncoder(w).Encode(said)
+			}))
+			defer early.Close()
+			r := jetstream.InspectServers(t.Context(), jetstream.Options{Stream: "edgebus", Replicas: 1}, http.DefaultClient, []string{early.URL})
+			wrong := strings.Join(r.Wrong, "\n")
+			switch name {
+			case "it syncs":
+				require.Empty(t, r.Wrong)
+			case "it doesn't sync":
+				require.Contains(t, wrong, "acknowledges what isn't on its disk")
+			default:
+				require.Contains(t, wrong, "has no JetStream")
+			}
+		})
+	}
 }
 
 const guardedAccounts = `
