@@ -9,8 +9,8 @@
 //   - lists and watches at changing hubs miss nothing, tell nothing twice, and their versions never fall;
 //   - all hubs go on with what the one that serves has.
 //
-// It prints its seed: SEED repeats whom which fault strikes. ROUNDS faults are drawn of FAULTS (globs with commas between; all), or each of them goes on for
-// MINUTES; an interrupt ends that with the round. Without both it is the mix of CI.
+// It prints its seed: SEED repeats whom which fault strikes. ROUNDS are drawn of FAULTS (globs with commas between; all), and a hub is broken as well in
+// those that break one server to their end; or each fault goes on for MINUTES. An interrupt ends that with the round. Without both it is the mix of CI.
 package cluster
 
 import (
@@ -70,7 +70,7 @@ func TestHubsOnHostsOfTheirOwnAreBroken(t *testing.T) {
 		}
 	case count > 0:
 		for r.done < count && interrupted.Err() == nil {
-			r.round(r.draw(names))
+			r.round(r.drawTogether(names)...)
 		}
 	default:
 		for range names {
@@ -94,6 +94,7 @@ type faultRounds struct {
 	faults map[string]func()
 	deck   []string // kinds that are to come before one comes again
 	done   int
+	struck int // faults: a round may have two
 	count  map[string]int
 	began  time.Time
 }
@@ -110,9 +111,25 @@ func (r *faultRounds) draw(names []string) string {
 	return name
 }
 
+// drawTogether is the next kind. If it breaks one server for the rest of the round, one that breaks a hub meanwhile comes with it.
+func (r *faultRounds) drawTogether(names []string) []string {
+	drawn := []string{r.draw(names)}
+	if !slices.Contains([]string{
+		"server-killed", "server-unplugged", "server-hears-nobody", "server-is-not-heard", "server-loses-packets", "server-full", "server-power",
+	}, drawn[0]) {
+		return drawn
+	}
+	i := slices.IndexFunc(r.deck, func(name string) bool { return strings.HasPrefix(name, "hub-") && name != "hub-and-leader-killed" })
+	if i >= 0 {
+		drawn = append(drawn, r.deck[i])
+		r.deck = slices.Delete(r.deck, i, i+1)
+	}
+	return drawn
+}
+
 const wholeEvery = 5 // rounds, after which the sessions are asked whose clients are away
 
-func (r *faultRounds) round(name string) {
+func (r *faultRounds) round(kinds ...string) {
 	c, began := r.c, time.Now()
 	c.said = nil
 	c.load.registers.next(r.done)
@@ -122,17 +139,22 @@ func (r *faultRounds) round(name string) {
 		c.load.mail.will(c.load.ctx, fmt.Sprint("will-", r.done))
 	}()
 	c.sleep(200 * time.Millisecond) // of work before
-	r.faults[name]()
+	for _, name := range kinds {
+		r.faults[name]()
+	}
 	broken := time.Since(began)
 	c.whole()
 	c.sleep(200 * time.Millisecond) // and after
 	<-gone
 	whole := r.done%wholeEvery == wholeEvery-1
 	err := c.load.check(whole)
-	require.NoError(c.t, err, "round %d, SEED=%d: %s %v", r.done, r.seed, name, c.said)
-	c.t.Logf("%d %s %v: broken %s, all %s", r.done, name, c.said, broken.Round(100*time.Millisecond), time.Since(began).Round(100*time.Millisecond))
+	require.NoError(c.t, err, "round %d, SEED=%d: %s %v", r.done, r.seed, kinds, c.said)
+	c.t.Logf("%d %s %v: broken %s, all %s", r.done, strings.Join(kinds, "+"), c.said, broken.Round(100*time.Millisecond), time.Since(began).Round(100*time.Millisecond))
 	r.done++
-	r.count[name]++
+	for _, name := range kinds {
+		r.count[name]++
+		r.struck++
+	}
 }
 
 func (r *faultRounds) sum() {
@@ -140,7 +162,7 @@ func (r *faultRounds) sum() {
 	if r.c.t.Failed() {
 		verdict = "FAILED"
 	}
-	line := fmt.Sprintf("%s: %s: SEED=%d, %d faults in %s, %s; %v", r.c.t.Name(), verdict, r.seed, r.done, time.Since(r.began).Round(time.Second), r.c.load, r.count)
+	line := fmt.Sprintf("%s: %s: SEED=%d, %d faults in %d rounds and %s, %s; %v", r.c.t.Name(), verdict, r.seed, r.struck, r.done, time.Since(r.began).Round(time.Second), r.c.load, r.count)
 	r.c.t.Log(line)
 	if file := os.Getenv("CHAOS_SUMMARY"); file != "" {
 		if f, err := os.OpenFile(file, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o644); err == nil {
