@@ -100,7 +100,7 @@ func (c *threeHubs) rest() error {
 func (c *threeHubs) connectNodes() (*simnodes.Set, error) {
 	var names []string
 	number := map[string]int{}
-	for i := range largeNodes {
+	for i := range objectNodes {
 		names = append(names, fmt.Sprintf("plant-%04d", i))
 		number[names[i]] = i
 	}

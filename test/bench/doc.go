@@ -31,6 +31,7 @@
 //	reconnect.go      how long both sides take to agree again (reconnectmany.go: all nodes at once)
 //	rollout.go        a fleet's template on its way to the nodes
 //	cluster.go        three hubs with one log (clusterfigures.go: beside one hub on files; clusterlarge.go: with many Devices and nodes)
+//	mirrors.go        lists and watches at a hub that stands by
 //	cloudaway.go      what a node notices of its cloud
 //	streams.go        telemetry
 //	polls.go          devices that mappers poll (pollpeers.go: the devices)

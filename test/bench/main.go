@@ -81,6 +81,7 @@ var benchSections = []benchSection{
 	{"A fleet", measureRollouts},
 	{"Three hubs", measureThreeHubs},
 	{"A cluster with many Devices", measureLargeCluster},
+	{"Lists and watches at a hub that stands by", measureMirrors},
 	{"The cloud away", measureCloudAway},
 	{"Streams", measureStreams},
 	{"Polls", measurePolls},
