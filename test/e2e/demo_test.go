@@ -135,16 +135,36 @@ func TestTheDemoOnATerminal(t *testing.T) {
 	s.shows(`lamp/state +online +online +=`)
 	s.shows(`thermostat/state +online +online +=`)
 	s.shows(`in step`)
-	s.shows(`joined over TLS: edgebus invite demo, edgecore join 127.0.0.1:\d+ --token`)
-	s.shows(`edgebus invite n2`)
-	s.shows(`(?s)data and logs: .*, removed.* by q`)
+	s.shows(`^Edgebus: .*\nthe page: http://127.0.0.1:\d+/`)
+	s.shows(`(?s)data and logs:.*, removed[\s#]+by[\s#]+q`)
 	for _, line := range s.lines() {
 		require.LessOrEqual(t, utf8.RuneCountInString(line), 80, line)
 	}
 	require.LessOrEqual(t, len(s.lines()), 24)
+	s.resize(40, 300)
+	s.shows(`(?m)^edgecore --config n2.yaml .*:10551$`)
+	s.shows(`joined over TLS: edgebus invite demo, edgecore join 127.0.0.1:\d+ --token`)
+
+	// Another node joins by what the screen proposes, but for its ports, and runs.
+	text := strings.Join(s.lines(), "\n")
+	proposed := regexp.MustCompile(`(?m)^(export .*)\n(?s:.*)^(\$\(edgebus invite n2\) .*)\n(edgecore .*)$`).FindStringSubmatch(text)
+	require.NotNil(t, proposed, text)
+	script := proposed[1] + "\n" + proposed[2] + "\nexec " + regexp.MustCompile(`:(2884|10551)\b`).ReplaceAllString(proposed[3], ":0")
+	shell := exec.Command("sh", "-c", script)
+	shell.Dir = t.TempDir()
+	require.NoError(t, shell.Start())
+	t.Cleanup(func() { _, _ = shell.Process.Signal(syscall.SIGTERM), shell.Wait() })
+	require.NoError(t, harness.Eventually(t.Context(), 60*time.Second, func(context.Context) error {
+		out, err := exec.Command("sh", "-c", proposed[1]+"\nedgebus get nodes").CombinedOutput()
+		if err == nil && !regexp.MustCompile(`n2 +online`).Match(out) {
+			err = errors.New(string(out))
+		}
+		return err
+	}), script)
+	s.resize(24, 80)
 
 	// The command lines are whole, and do what they say.
-	text := strings.ReplaceAll(strings.Join(s.lines(), "\n"), " \\\n    ", " ")
+	text = strings.ReplaceAll(strings.Join(s.lines(), "\n"), " \\\n    ", " ")
 	pub := regexp.MustCompile(`(?m)^mosquitto_pub .*brightness -m 75$`).FindString(text)
 	require.NotEmpty(t, pub, text)
 	out, err := exec.Command("sh", "-c", pub).CombinedOutput()

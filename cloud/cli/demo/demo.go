@@ -25,9 +25,6 @@ import (
 // demoNode is the node's name; the samples' devices belong to it.
 const demoNode = "demo"
 
-// secondNode is the name in the hint of how another node joins.
-const secondNode = "n2"
-
 // demo is edgebus demo: its flags and its parts.
 type demo struct {
 	hubMQTT, hubHTTP   string

@@ -47,7 +47,7 @@ func (s *demoScreen) frame(width, height int) string {
 	}
 	lines := []string{
 		on.Paint(terminal.Bold, terminal.Shorten("Edgebus: node "+demoNode+" – ", width)) + on.Paint(code, how),
-		on.Paint(terminal.Faint, terminal.Shorten(firstFitting(width, s.d.joinedText(), "joined over TLS: edgebus invite, edgecore join"), width)),
+		terminal.Shorten(firstFitting(width, s.d.pageLines()...), width),
 		on.Paint(terminal.Faint, line(firstFitting(topic-1, "= same  ≠ not yet  ↑ overridden", "= same ≠ not yet ↑ own"), "CLOUD", "EDGE", "")),
 	}
 	keys := s.shownKeys()
@@ -152,8 +152,14 @@ func wrapWords(width int, words ...string) (lines []string) {
 	return append(lines, terminal.Shorten(line, width))
 }
 
-// wrapCommand breaks a command line into lines of at most width, which can be copied together.
+// wrapCommand breaks a command line into lines of at most width, which can be copied together. Each line of a comment is one.
 func wrapCommand(command string, width int) (lines []string) {
+	if comment, is := strings.CutPrefix(command, "# "); is {
+		for _, line := range wrapText(width-len("# "), comment) {
+			lines = append(lines, "# "+line)
+		}
+		return lines
+	}
 	line := ""
 	for i, word := range strings.Split(command, " ") {
 		switch {

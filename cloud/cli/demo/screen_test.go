@@ -5,6 +5,8 @@ package demo
 import (
 	"fmt"
 	"io"
+	"os"
+	"path/filepath"
 	"regexp"
 	"strconv"
 	"strings"
@@ -35,7 +37,7 @@ func TestChangesOfTheDemoLeaveSomethingToSend(t *testing.T) {
 
 // On a small terminal nothing that tells what a key did is cut off.
 func TestTheDemoIsWholeOnASmallTerminal(t *testing.T) {
-	s := &demoScreen{d: &demo{}, out: io.Discard, cloud: tree.NewView(demoNode), edge: tree.NewView(demoNode), keyOutcomeUntil: time.Now().Add(time.Hour)}
+	s := &demoScreen{d: &demo{hubHTTP: "127.0.0.1:8080", coreHTTP: "127.0.0.1:10550"}, out: io.Discard, cloud: tree.NewView(demoNode), edge: tree.NewView(demoNode), keyOutcomeUntil: time.Now().Add(time.Hour)}
 	for i := range 9 {
 		for _, v := range []*tree.View{s.cloud, s.edge} {
 			v.Values[fmt.Sprintf("devices/lamp/reported/p%d", i)] = tree.TopicValue{Value: "1"}
@@ -55,9 +57,25 @@ func TestTheDemoIsWholeOnASmallTerminal(t *testing.T) {
 		all := strings.Join(lines, " ")
 		require.Contains(t, all, news)
 		require.Contains(t, all, "q quit")
+		require.Contains(t, lines[1], "the page: http://127.0.0.1:8080/")
 		require.Contains(t, all, "= same ≠ not yet ↑ own")
 		require.Contains(t, all, s.cloud.Notes[0])
 	}
+}
+
+// Who has built the programs, and has other ports, can paste what the demo proposes into another terminal.
+func TestWhatTheDemoProposesWorksInAnotherTerminal(t *testing.T) {
+	t.Setenv("PATH", t.TempDir())
+	d := &demo{hubMQTT: "127.0.0.1:1883", coreMQTT: "127.0.0.1:2883", hubHTTP: "127.0.0.1:18080"}
+	mine, err := os.Executable()
+	require.NoError(t, err)
+	export := "export PATH=" + filepath.Dir(mine) + ":$PATH EDGEBUS_SERVER=http://127.0.0.1:18080"
+	require.Equal(t, []string{export, "edgebus get devices"}, d.commands()[:2])
+	require.Contains(t, d.hints(), "  "+export)
+
+	require.NoError(t, os.Symlink(mine, filepath.Join(os.Getenv("PATH"), "edgebus")))
+	d.hubHTTP = "127.0.0.1:8080"
+	require.Equal(t, "edgebus get devices", d.commands()[0], "it finds all by itself")
 }
 
 func TestCommandsAreFolded(t *testing.T) {
@@ -68,4 +86,5 @@ func TestCommandsAreFolded(t *testing.T) {
 	}
 	require.Equal(t, command, strings.ReplaceAll(strings.Join(lines, "\n"), " \\\n    ", " "), "as a shell reads it")
 	require.Equal(t, []string{command}, wrapCommand(command, 100))
+	require.Equal(t, []string{"# data and logs: /tmp/edgebus-demo-1,", "# removed by q"}, wrapCommand("# data and logs: /tmp/edgebus-demo-1, removed by q", 40), "each line of a comment is one")
 }
