@@ -369,6 +369,9 @@ func (c *clusterDemo) finish(ctx context.Context) error {
 	lost := c.load.lost()
 	switch {
 	case !c.canServe():
+		for _, h := range c.hubs {
+			c.group.hold(h.name) // asked to stop it would first wait for the log
+		}
 		return errors.Join(err, c.say("What was acknowledged is in the log, and comes when a hub and two NATS servers run."))
 	case lost > 0:
 		return errors.Join(err, fmt.Errorf("%d messages that were acknowledged are missing", lost))

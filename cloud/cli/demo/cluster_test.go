@@ -44,6 +44,23 @@ func TestAProgramThatIsHeldIsStartedWhenItIsReleased(t *testing.T) {
 	require.Empty(t, said, "it was no accident")
 }
 
+// Who kills two of the log's servers, and ends the demo then, sees no failure: a hub that waits for the log isn't waited for.
+func TestTheClusterEndsWithoutItsLog(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	c := &clusterDemo{demo: demo{out: io.Discard, dataDir: dir, group: newProcesses(filepath.Join(dir, "logs"))}}
+	c.chooseAddresses()
+	for _, s := range c.servers {
+		require.NoError(t, c.group.start(s.name, []string{"sleep", "300"}, dir))
+	}
+	require.NoError(t, c.group.start(c.hubs[0].name, []string{"sh", "-c", "trap '' TERM; mkdir up; while :; do sleep 0.05; done"}, dir))
+	require.Eventually(t, func() bool { return fileExists(filepath.Join(dir, "up")) }, 30*time.Second, time.Millisecond)
+	c.press('n')
+	c.press('n')
+	require.NoError(t, c.finish(t.Context()))
+	require.NoError(t, c.group.stop())
+}
+
 // What is missing is told apart from what came once more.
 func TestNumbersThatAreMissingAreCounted(t *testing.T) {
 	l := &clusterLoad{}
@@ -84,7 +101,7 @@ func TestTheClusterIsWholeOnASmallTerminal(t *testing.T) {
 		}
 		all := strings.Join(lines, " ")
 		for _, text := range []string{
-			"hub-2 serves", "hub-1 does not answer", "hub-3 stands by", "nats-3 not whole", "1234 messages acknowledged", "hub-1 was killed", "12:00:00 hub-1 is killed", "q quit",
+			"hub-2 serves", "hub-1 does not answer", "hub-3 stands by", "nats-3 not healthy", "the page: http://127.0.0.1:8080/", "1234 messages acknowledged", "hub-1 was killed", "12:00:00 hub-1 is killed", "q quit",
 		} {
 			require.Contains(t, all, text)
 		}

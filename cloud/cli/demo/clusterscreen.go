@@ -43,12 +43,12 @@ func (c *clusterDemo) stateWords() (all []string) {
 		all = append(all, h.name+" "+what)
 	}
 	for i, s := range c.servers {
-		what := "not whole"
+		what := "not healthy"
 		switch {
 		case c.group.isHeld(s.name):
 			what = "killed"
 		case i < len(whole) && whole[i]:
-			what = "whole"
+			what = "healthy"
 		}
 		all = append(all, s.name+" "+what)
 	}
@@ -138,14 +138,14 @@ func (c *clusterDemo) frame(width, height int, note string) string {
 		}
 		text = terminal.Shorten(text, width)
 		switch {
-		case strings.Contains(text, " "+hubServes), strings.HasSuffix(text, " whole") && !strings.HasSuffix(text, "not whole"):
+		case strings.Contains(text, " "+hubServes), strings.HasSuffix(text, " healthy") && !strings.HasSuffix(text, "not healthy"):
 			text = on.Paint(terminal.Green, text)
 		case !strings.Contains(text, " "+hubStandsBy):
 			text = on.Paint(terminal.Red, text)
 		}
 		lines = append(lines, text)
 	}
-	lines = append(lines, terminal.Shorten("MQTT "+c.hubMQTT+" and HTTP "+c.hubHTTP+" lead to the hub that serves; each hub takes clients, too", width), "")
+	lines = append(lines, terminal.Shorten("the page: http://"+c.hubHTTP+"/", width), terminal.Shorten("MQTT "+c.hubMQTT+" and HTTP "+c.hubHTTP+" lead to the hub that serves; each hub takes clients, too", width), "")
 	for _, text := range append(c.load.lines(), c.observe().String(), note) {
 		lines = append(lines, wrapText(width, text)...)
 	}

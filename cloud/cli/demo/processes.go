@@ -94,7 +94,7 @@ func (g *processes) awaitRelease(p *process) (was bool) {
 }
 
 const (
-	stopTimeout       = 6 * time.Second        // for all programs to stop in order
+	stopTimeout       = 6 * time.Second        // for all programs to stop, once each was asked
 	killTimeout       = 2 * time.Second        // for what is killed to be gone
 	groupPollInterval = 10 * time.Millisecond  // between looks at a process group
 	stopStagger       = 700 * time.Millisecond // for one program before the next is asked
@@ -261,8 +261,6 @@ func (g *processes) stop() error {
 	all := slices.Clone(g.all)
 	g.mu.Unlock()
 	slices.Reverse(all)
-	deadline, cancel := context.WithTimeout(context.Background(), stopTimeout)
-	defer cancel()
 	for _, p := range all {
 		_ = p.cmd.Process.Signal(syscall.SIGTERM)
 		select { // a mapper disconnects from its broker while that still runs
@@ -270,6 +268,8 @@ func (g *processes) stop() error {
 		case <-time.After(stopStagger):
 		}
 	}
+	deadline, cancel := context.WithTimeout(context.Background(), stopTimeout)
+	defer cancel()
 	var stuck []string
 	for _, p := range all {
 		select {
