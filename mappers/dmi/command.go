@@ -44,7 +44,7 @@ changes only, the Device's config says how long it may be silent: offlineAfter: 
 A protocol that another mapper of the node drives (mapper-modbus: modbus) must not be registered
 here as well: both would drive the same Devices.`,
 		Example: `  mapper-dmi                                       # the node on this host
-  mapper-dmi --driver.socket /run/edgebus/dmi.sock
+  mapper-dmi --driver-socket /run/edgebus/dmi.sock
   mapper-dmi list`,
 		Run:      run,
 		Commands: []*cobra.Command{listCommand(stdout)},
