@@ -110,10 +110,13 @@ func awaitInStep(nodes *simnodes.Set) (time.Duration, error) {
 	nodes.Steady.Store(true)
 	defer nodes.Steady.Store(false)
 	begin := time.Now()
+	least, fell := len(nodes.Nodes)+1, begin
 	for left := 1; left > 0; time.Sleep(5 * time.Millisecond) {
-		left = nodes.Left()
-		if time.Since(begin) > 2*time.Minute {
-			return 0, fmt.Errorf("%d of %d nodes are not in step after two minutes", left, len(nodes.Nodes))
+		if left = nodes.Left(); left < least {
+			least, fell = left, time.Now()
+		}
+		if time.Since(fell) > 2*time.Minute {
+			return 0, fmt.Errorf("%d of %d nodes are not in step, and no other has been for two minutes", left, len(nodes.Nodes))
 		}
 	}
 	return time.Since(begin), nil

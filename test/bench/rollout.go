@@ -32,6 +32,7 @@ const (
 	rolledFlips   = 40  // changes of one node's labels
 	rolledBytes   = 400 // of the file in the template
 	rolledTimeout = 5 * time.Minute
+	rolledAtOnce  = 500  // nodes that connect at once
 	tidyGOGC      = "10" // GOGC of a hub whose memory is compared
 )
 
@@ -175,7 +176,7 @@ func (h *rolledHub) begin() (err error) {
 	if err := group.Wait(); err != nil {
 		return err
 	}
-	if h.nodes, err = simnodes.Start(simnodes.Options{Hub: h.addr, Agent: h.agent}, names...); err != nil {
+	if h.nodes, err = simnodes.Start(simnodes.Options{Hub: h.addr, Agent: h.agent, AtOnce: rolledAtOnce}, names...); err != nil {
 		return err
 	}
 	_, err = awaitInStep(h.nodes)
@@ -409,10 +410,12 @@ func (h *rolledHub) plain(rounds int, f *rolledFigures) error {
 			return err
 		}
 		running.Go(func() { _ = c.Run(ctx) })
-	}
-	for end := time.Now().Add(rolledTimeout); up.Load() < int64(h.n); time.Sleep(10 * time.Millisecond) {
-		if time.Now().After(end) {
-			return fmt.Errorf("%d of %d clients are connected after %s", up.Load(), h.n, rolledTimeout)
+		if begun := i + 1; begun%rolledAtOnce == 0 || begun == h.n {
+			for end := time.Now().Add(rolledTimeout); up.Load() < int64(begun); time.Sleep(10 * time.Millisecond) {
+				if time.Now().After(end) {
+					return fmt.Errorf("%d of %d clients are connected after %s", up.Load(), begun, rolledTimeout)
+				}
+			}
 		}
 	}
 	from, err := connectClient(h.addr, "publisher")

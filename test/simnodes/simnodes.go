@@ -44,6 +44,9 @@ type Options struct {
 	// Filter is what a node subscribes to besides its link, and Hear gets what comes of it; nil: nothing.
 	Filter func(n *Node) string
 	Hear   func(n *Node, m client.Message)
+	// AtOnce is how many nodes that are not in step yet connect at once when the set starts; 0: all. A busy machine has the connections of ten
+	// thousand time out before they are through, again and again.
+	AtOnce int
 }
 
 // Set is a number of nodes.
@@ -74,12 +77,17 @@ func Start(o Options, names ...string) (*Set, error) {
 			o.Keys(n)
 		}
 		s.Nodes = append(s.Nodes, n)
+	}
+	s.running.Go(func() { s.repeat(ctx) })
+	for i, n := range s.Nodes {
+		for begin := time.Now(); o.AtOnce > 0 && i%o.AtOnce == 0 && countLeft(s.Nodes[:i]) > 0 && time.Since(begin) < time.Minute; {
+			time.Sleep(5 * time.Millisecond)
+		}
 		if err := n.Connect(); err != nil {
 			s.Stop()
 			return nil, err
 		}
 	}
-	s.running.Go(func() { s.repeat(ctx) })
 	return s, nil
 }
 
@@ -132,8 +140,10 @@ func (s *Set) repeat(ctx context.Context) {
 }
 
 // Left counts the nodes that don't know yet that the hub has all of theirs, and they all of the hub's.
-func (s *Set) Left() (left int) {
-	for _, n := range s.Nodes {
+func (s *Set) Left() int { return countLeft(s.Nodes) }
+
+func countLeft(nodes []*Node) (left int) {
+	for _, n := range nodes {
 		if !n.InStep() {
 			left++
 		}
