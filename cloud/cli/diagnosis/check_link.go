@@ -102,7 +102,7 @@ func (d *NodeDiagnosis) connected(l resource.Link, text string, now time.Time) {
 func sinceText(at string, now time.Time) string {
 	since, err := resource.ParseTime(at)
 	if err != nil {
-		return " since before the hub was started"
+		return " since the hub was started"
 	}
 	return " for " + ageInSentence(now.Sub(since))
 }

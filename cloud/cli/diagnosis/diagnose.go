@@ -90,7 +90,7 @@ func SummariseNodes(r resource.LinkReport, nodes []Facts) NodesSummary {
 		d := &NodeDiagnosis{}
 		d.run(f, nodeChecks)
 		worst := slices.MaxFunc(d.Findings, func(a, b Finding) int { return cmp.Compare(a.Mark.severity(), b.Mark.severity()) })
-		s.Links = append(s.Links, NodeSummary{f.Node, worst.Mark, worst.Message, f.Hub.Links[0]})
+		s.Links = append(s.Links, NodeSummary{f.Node, worst.Mark, worst.Message, f.hubLink()})
 	}
 	slices.SortStableFunc(s.Links, func(a, b NodeSummary) int { return cmp.Compare(b.Mark.severity(), a.Mark.severity()) })
 	return s

@@ -276,7 +276,8 @@ func TestAllAndOneAgree(t *testing.T) {
 		"behind": func(f *Facts) {
 			f.Core.Links[0].Behind, f.Core.Links[0].InStep = &resource.LinkLag{Keys: 3, Seconds: 90}, false
 		},
-		"left": func(f *Facts) { f.Hub.Links[0].State, f.Core = resource.Offline, nil },
+		"left":            func(f *Facts) { f.Hub.Links[0].State, f.Core = resource.Offline, nil },
+		"never connected": func(f *Facts) { f.Hub.Links, f.Core, f.Joined = nil, nil, "2026-11-28T11:19:06.000Z" },
 	} {
 		f := healthyFacts()
 		change(&f)

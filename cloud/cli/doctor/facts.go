@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"net/url"
+	"slices"
 	"strings"
 	"time"
 
@@ -69,6 +70,23 @@ func (o doctorOptions) collectAllFacts(ctx context.Context, r resource.LinkRepor
 		}
 		all = append(all, f)
 	}
+	return append(all, o.collectAbsentFacts(ctx, r)...)
+}
+
+// collectAbsentFacts asks for the nodes that have joined, but of which the hub reports no link: they never connected, or not since it was started.
+func (o doctorOptions) collectAbsentFacts(ctx context.Context, r resource.LinkReport) (all []diagnosis.Facts) {
+	var list struct{ Items []resource.Node }
+	_ = o.getFromHub(ctx, fmt.Sprintf("/apis/%s/nodes?limit=%d&fieldSelector=%s", resource.APIVersion, o.limit, url.QueryEscape("status.state="+resource.Offline)), &list) // without them the rest can still be said
+	for _, n := range list.Items {
+		f := diagnosis.Facts{Node: n.Metadata.Name, HubAt: o.target.Server, Joined: joinedAt(n), Conditions: n.Status.Conditions, Hub: &resource.LinkReport{}, HubTime: time.Now()}
+		if f.Joined == "" || slices.ContainsFunc(r.Links, func(l resource.Link) bool { return l.Node == f.Node }) {
+			continue
+		}
+		if err := o.getFromHub(ctx, "/links/"+f.Node, f.Hub); err == nil && f.Unknown() {
+			f.Devices = o.devicesOf(ctx, f.Node)
+			all = append(all, f)
+		}
+	}
 	return all
 }
 
@@ -95,8 +113,13 @@ func (o doctorOptions) waitingRequests(ctx context.Context) map[string][]string 
 func (o doctorOptions) node(ctx context.Context, node string) (joined string, conditions []resource.Condition) {
 	var n resource.Node
 	_ = o.getFromHub(ctx, "/apis/"+resource.APIVersion+"/nodes/"+node, &n) // without it the rest can still be said
-	joined, _, _ = strings.Cut(n.Metadata.Annotations[resource.Group+"/joined"], " ")
-	return joined, n.Status.Conditions
+	return joinedAt(n), n.Status.Conditions
+}
+
+// joinedAt is when a node joined; empty: it did not.
+func joinedAt(n resource.Node) string {
+	at, _, _ := strings.Cut(n.Metadata.Annotations[resource.Group+"/joined"], " ")
+	return at
 }
 
 const devicesPath = "/apis/" + resource.APIVersion + "/devices"
