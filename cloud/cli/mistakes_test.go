@@ -78,3 +78,14 @@ func TestMistakesOfNewcomersAreExplained(t *testing.T) {
 		require.NotContains(t, errs, "struct {", c.line)
 	}
 }
+
+// A command that wants the name of one kind alone says so of KIND/NAME, which others take.
+func TestANameOfOneKindHasNoKind(t *testing.T) {
+	clitest.StartHub(t)
+	for _, line := range []string{"twin get device/lamp", "twin set device/lamp power=on", "history device/lamp power", "alarm ack device/lamp"} {
+		_, errs := clitest.Run(t, exitcode.Misused, strings.Fields(line)...)
+		require.Contains(t, errs, `"device/lamp" is no name of a Device: its name alone is wanted, such as lamp`, line)
+	}
+	_, errs := clitest.Run(t, exitcode.Misused, "rollout", "status", "fleet/shops")
+	require.Contains(t, errs, `"fleet/shops" is no name of a Fleet`)
+}

@@ -128,7 +128,7 @@ func (h *Hub) NamespaceOf(k client.Kind) string {
 
 // ReadObject reads an object of one of the hub's own kinds.
 func (h *Hub) ReadObject(ctx context.Context, kind, name string, into any) (k client.Kind, err error) {
-	if k, err = h.KindOf(ctx, resource.TypeMeta{APIVersion: resource.APIVersion, Kind: kind}); err != nil {
+	if k, err = h.kindOfNamed(ctx, kind, name); err != nil {
 		return k, err
 	}
 	got, err := h.Object(ctx, k, h.NamespaceOf(k), name)
@@ -136,6 +136,14 @@ func (h *Hub) ReadObject(ctx context.Context, kind, name string, into any) (k cl
 		err = got.Into(into)
 	}
 	return k, err
+}
+
+// kindOfNamed is one of the hub's own kinds, for an object of that kind that a command line names alone, without it.
+func (h *Hub) kindOfNamed(ctx context.Context, kind, name string) (client.Kind, error) {
+	if i := strings.LastIndex(name, "/"); i >= 0 {
+		return client.Kind{}, exitcode.Errorf(exitcode.Misused, "%q is no name of a %s: its name alone is wanted, such as %s", name, kind, cmp.Or(name[i+1:], name[:i]))
+	}
+	return h.KindOf(ctx, resource.TypeMeta{APIVersion: resource.APIVersion, Kind: kind})
 }
 
 // EachVersion calls on with an object of one of the hub's own kinds, and again after each change of it, until on fails. It returns deleted
@@ -148,7 +156,7 @@ func EachVersion[T any](ctx context.Context, h *Hub, kind, name string, deleted 
 		}
 		return on(v)
 	}
-	k, err := h.KindOf(ctx, resource.TypeMeta{APIVersion: resource.APIVersion, Kind: kind})
+	k, err := h.kindOfNamed(ctx, kind, name)
 	if err != nil {
 		return err
 	}
