@@ -144,7 +144,7 @@ func settingsHelp(table mappers.ProtocolSettings) string {
 			switch {
 			case len(s.Enum) > 0 && len(s.Enum) < 8:
 				fmt.Fprintf(w, ": %s", strings.Join(s.Enum, ", "))
-			case s.Minimum != nil && s.Maximum != nil:
+			case s.Minimum != nil && s.Maximum != nil && *s.Minimum < *s.Maximum:
 				fmt.Fprintf(w, ", %s to %s", strconv.FormatFloat(*s.Minimum, 'f', -1, 64), strconv.FormatFloat(*s.Maximum, 'f', -1, 64))
 			}
 			if s.Default != "" {

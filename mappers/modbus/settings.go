@@ -40,7 +40,7 @@ var protocolSettings = mappers.ProtocolSettings{
 		{Name: "baud", Type: "int", Default: "9600", Minimum: limit(50), Maximum: limit(4_000_000), Aliases: []string{"baudRate"}, Help: "of a serial line"},
 		{Name: "parity", Type: "string", Default: "none", Enum: []string{"none", "even", "odd", "n", "e", "o"}, Help: "of a serial line"},
 		{Name: "stopBits", Type: "int", Default: "1", Minimum: limit(1), Maximum: limit(2), Help: "of a serial line"},
-		{Name: "dataBits", Type: "int", Minimum: limit(8), Maximum: limit(8), Help: "of a serial line: 8, as Modbus RTU has it"},
+		{Name: "dataBits", Type: "int", Minimum: limit(8), Maximum: limit(8), Help: "of a serial line: 8, the only value that Modbus RTU has"},
 		{Name: "timeout", Type: "duration", Help: "for an answer (default: the mapper's)"},
 		{Name: "gap", Type: "int", Default: "8", Minimum: limit(0), Maximum: limit(100), Help: "unused registers between two used ones that are read with them"},
 		{Name: "maxRegisters", Type: "int", Minimum: limit(1), Maximum: limit(125), Help: "most registers in one request (default: 125, or what was found out)"},
