@@ -3,6 +3,7 @@
 package api
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"maps"
@@ -150,11 +151,16 @@ func (r *request) toCanonical(raw []byte, old *objects.Object) (*objects.Object,
 	if k.dialect == nil {
 		return k.decode(raw)
 	}
-	var head resource.TypeMeta
+	var head struct {
+		resource.TypeMeta
+		Metadata struct {
+			Name string `json:"name"`
+		} `json:"metadata"`
+	}
 	if err := json.Unmarshal(raw, &head); err != nil {
 		return nil, nil, badFieldError(err)
 	}
-	if err := k.checkType(head); err != nil {
+	if err := k.checkType(head.TypeMeta); err != nil {
 		return nil, nil, err
 	}
 	var before []byte
@@ -170,7 +176,7 @@ func (r *request) toCanonical(raw []byte, old *objects.Object) (*objects.Object,
 	}
 	r.dialectWarnings = k.dialect.Warnings(raw)
 	if raw, err = k.dialect.Read(raw, before, r.subresource == "status"); err != nil {
-		return nil, nil, r.about(r.key.Name, err)
+		return nil, nil, r.about(cmp.Or(r.key.Name, head.Metadata.Name), err)
 	}
 	o, _, err := k.dialect.of.decode(raw)
 	return o, unknown, err

@@ -461,6 +461,14 @@ func TestMisspeltInADialect(t *testing.T) {
 	require.Equal(t, 400, applied.code, "%s", applied.body)
 }
 
+// A new object's name is in its body alone.
+func TestARefusalInADialectNamesTheObject(t *testing.T) {
+	h := newHub(t)
+	message := h.refused(http.StatusUnprocessableEntity, "Invalid", "POST", "/apis/devices.kubeedge.io/v1beta1/namespaces/default/devicemodels",
+		`{"apiVersion":"devices.kubeedge.io/v1beta1","kind":"DeviceModel","metadata":{"name":"m1"},"spec":{"protocol":"modbus","properties":[{"name":"p","type":"WORD"}]}}`)
+	require.Contains(t, message, `DeviceModel.devices.kubeedge.io "m1" is invalid: spec.properties[0].type: "WORD": must be INT`)
+}
+
 // Every field of every dialect says what it is: kubectl explain shows it.
 func TestEveryFieldOfADialectIsExplained(t *testing.T) {
 	for _, k := range addDialects(Kinds()) {
