@@ -155,6 +155,24 @@ func TestDamagedContentsAreMadeAgain(t *testing.T) {
 	require.Equal(t, "1", r.rendered("n1").RenderedVersion)
 }
 
+// A spec is rendered once for all nodes that have it, but again if what came of it is lost; one node's version says nothing of another's.
+func TestNodesOfOneSpecHaveItsContents(t *testing.T) {
+	r := newTestHub(t)
+	r.run()
+	long := strings.Repeat("long ", 1000)
+	r.node("n1", motdSpec("another"))
+	r.awaitVersion("n1", "1")
+	r.node("n1", motdSpec(long))
+	r.awaitVersion("n1", "2")
+	r.mu.Lock()
+	clear(r.blobs)
+	r.mu.Unlock()
+	r.node("n2", motdSpec(long))
+	r.untilContent("n2", "/etc/motd", long)
+	r.awaitVersion("n2", "1")
+	require.Equal(t, r.rendered("n1").Files, r.rendered("n2").Files)
+}
+
 // The size that a spec gives for a blob is that of the blob.
 func TestSizeOfABlob(t *testing.T) {
 	r := newTestHub(t)
