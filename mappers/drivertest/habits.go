@@ -95,7 +95,7 @@ type habitTimes struct {
 }
 
 // wallTimes are those of devices that answer over real connections, on a busy machine.
-var wallTimes = habitTimes{cycle: 50 * time.Millisecond, offlineAfter: 600 * time.Millisecond, patience: 5 * time.Second, stale: 5 * time.Second}
+var wallTimes = habitTimes{cycle: 50 * time.Millisecond, offlineAfter: 600 * time.Millisecond, patience: 15 * time.Second, stale: 5 * time.Second}
 
 // habitWhile is how long a habit is had of which nothing is said.
 const habitWhile = 1500 * time.Millisecond

@@ -84,8 +84,13 @@ const composeScript = `
 mount --make-rprivate /
 for dir in $(awk '$3 == "cgroup2" && $2 != "/sys/fs/cgroup" { print $2 }' /proc/mounts); do umount "$dir"; done
 ip link set lo up
+eventually() {
+	for n in $(seq 100); do "$@" >/dev/null 2>&1 && return; sleep 0.2; done
+	"$@"
+}
+remove() { podman rm --force --depend --time 1 --all || podman rm --force --time 1 --all; }
 end() {
-	podman rm --force --depend --time 1 --all >/dev/null 2>&1 || podman rm --force --time 1 --all >/dev/null 2>&1
+	eventually remove || echo "containers are left" # it fails while a container that has ended is being removed
 	kill $service
 }
 podman system service --time 0 "$DOCKER_HOST" 2>"$DIR/service.log" &
@@ -103,10 +108,6 @@ docker() {
 		;;
 	*) podman "$@" ;;
 	esac
-}
-eventually() {
-	for n in $(seq 100); do "$@" >/dev/null 2>&1 && return; sleep 0.2; done
-	"$@"
 }
 cd "$ROOT"
 eval "$BEFORE"
