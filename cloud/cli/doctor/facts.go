@@ -76,7 +76,8 @@ func (o doctorOptions) collectAllFacts(ctx context.Context, r resource.LinkRepor
 // collectAbsentFacts asks for the nodes that have joined, but of which the hub reports no link: they never connected, or not since it was started.
 func (o doctorOptions) collectAbsentFacts(ctx context.Context, r resource.LinkReport) (all []diagnosis.Facts) {
 	var list struct{ Items []resource.Node }
-	_ = o.getFromHub(ctx, fmt.Sprintf("/apis/%s/nodes?limit=%d&fieldSelector=%s", resource.APIVersion, o.limit, url.QueryEscape("status.state="+resource.Offline)), &list) // without them the rest can still be said
+	// One that has joined just now has no state yet. Without these nodes the rest can still be said.
+	_ = o.getFromHub(ctx, fmt.Sprintf("/apis/%s/nodes?limit=%d&fieldSelector=%s", resource.APIVersion, o.limit, url.QueryEscape("status.state!="+resource.Online)), &list)
 	for _, n := range list.Items {
 		f := diagnosis.Facts{Node: n.Metadata.Name, HubAt: o.target.Server, Joined: joinedAt(n), Conditions: n.Status.Conditions, Hub: &resource.LinkReport{}, HubTime: time.Now()}
 		if f.Joined == "" || slices.ContainsFunc(r.Links, func(l resource.Link) bool { return l.Node == f.Node }) {
