@@ -120,10 +120,10 @@ func storeReports(ctx context.Context, next func(context.Context) ([]twin.Report
 // renderedSpecDocuments is what a node gets of its RenderedSpec: the Secrets that it refers to, and then itself.
 func renderedSpecDocuments(ctx context.Context, reader *objects.Controller, o store.Object) (list []twin.Document, err error) {
 	spec := twin.Document{Node: o.Name, Key: topics.Address{Kind: topics.KindSpec}.Key(), Value: o.Data}
-	var rendered resource.RenderedSpec
 	if !bytes.Contains(o.Data, []byte(`"secret":`)) { // most have none
 		return []twin.Document{spec}, nil
 	}
+	var rendered resource.RenderedSpec
 	if err := json.Unmarshal(o.Data, &rendered); err != nil {
 		return []twin.Document{spec}, fmt.Errorf("the stored %s can't be read: %w", o.Key, err)
 	}

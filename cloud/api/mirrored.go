@@ -33,7 +33,7 @@ type mirrorOffer struct {
 	Since uint64 `json:"since,omitempty"` // watches go on from this revision at the earliest
 }
 
-// mirroredAnswer is what the owner says if it takes the offer. A watch lasts no longer than it.
+// mirroredAnswer is what the owner says if it takes the offer. What the other hub answers lasts no longer than it.
 type mirroredAnswer struct {
 	Identity broker.Identity
 	Position MirrorPosition
@@ -103,7 +103,7 @@ func ignoresLimit(r *http.Request) bool {
 	return q.Get("resourceVersion") == "0" && q.Get("resourceVersionMatch") == "" && q.Get("continue") == ""
 }
 
-// takeOffer says whose a request is, and how far this hub is. For a watch the answer lasts until the user has lost the right to it.
+// takeOffer says whose a request is, and how far this hub is. The answer lasts until the other hub has answered, or the user has lost the right to it.
 func (s *server) takeOffer(w http.ResponseWriter, r *request, at MirrorPosition, watches bool) error {
 	user := accessIn(r.Context())
 	id := user.id
@@ -120,12 +120,10 @@ func (s *server) takeOffer(w http.ResponseWriter, r *request, at MirrorPosition,
 	}
 	w.Header().Set(mirroredHeader, offerTaken)
 	_, _ = w.Write(append(raw, '\n')) // the other hub may be gone
-	if watches {
-		c := http.NewResponseController(w)
-		_ = c.Flush()
-		_ = c.SetWriteDeadline(time.Time{}) // in tests there is none
-		<-r.Context().Done()
-	}
+	c := http.NewResponseController(w)
+	_ = c.Flush()
+	_ = c.SetWriteDeadline(time.Time{}) // in tests there is none
+	<-r.Context().Done()
 	return nil
 }
 
@@ -183,19 +181,14 @@ const awaitTime = 5 * time.Second
 // Answer answers a request for which the owner has said that. It returns false if it can't, and nothing is answered.
 func (m *MirrorServer) Answer(w http.ResponseWriter, r *http.Request, owner io.Reader) bool {
 	var said mirroredAnswer
-	if json.NewDecoder(owner).Decode(&said) != nil {
+	in := json.NewDecoder(owner)
+	in.DisallowUnknownFields() // an owner of a later version may say more of what the user may not
+	if in.Decode(&said) != nil {
 		return false
 	}
 	req, err := m.s.parse(r)
 	if err != nil {
 		return false
-	}
-	if req.Form.Get("resourceVersion") != "0" {
-		ctx, stop := context.WithTimeout(r.Context(), awaitTime)
-		defer stop()
-		if p := said.Position; m.mirrors.Await(ctx, req.key.Kind, p.Owner, p.Changed, p.Rev) != nil {
-			return false
-		}
 	}
 	a, err := actAs(r, said.Identity)
 	if err != nil {
@@ -203,11 +196,16 @@ func (m *MirrorServer) Answer(w http.ResponseWriter, r *http.Request, owner io.R
 	}
 	ctx, stop := context.WithCancel(context.WithValue(r.Context(), accessKey{}, a))
 	defer stop()
-	if httpserver.IsQueryTrue(req.Form, "watch") {
-		go func() {
-			_, _ = io.Copy(io.Discard, owner)
-			stop()
-		}()
+	go func() {
+		_, _ = io.Copy(io.Discard, owner)
+		stop()
+	}()
+	if req.Form.Get("resourceVersion") != "0" {
+		until, stop := context.WithTimeout(ctx, awaitTime)
+		defer stop()
+		if p := said.Position; m.mirrors.Await(until, req.key.Kind, p.Owner, p.Changed, p.Rev) != nil || ctx.Err() != nil {
+			return false
+		}
 	}
 	r = r.WithContext(ctx)
 	if ignoresLimit(r) {

@@ -4,6 +4,7 @@ package api
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -22,10 +23,11 @@ import (
 
 // The owner takes the offer of what a mirror has whole, of those whom nobody has to notice; all else it answers itself, and says where a mirror would have helped.
 func TestWhatAHubThatStandsByAnswers(t *testing.T) {
+	revoked, revoke := context.WithCancel(t.Context())
 	h := newHub(t, func(o *hubOptions) {
 		o.Authenticate = func(r *http.Request) (broker.Identity, error) {
 			role := topics.Role(r.Header.Get("Role"))
-			return broker.Identity{User: "u", Roles: []topics.Role{role}, Node: "n1", Nodes: []string{"*"}}, nil
+			return broker.Identity{User: "u", Roles: []topics.Role{role}, Node: "n1", Nodes: []string{"*"}, Revoked: revoked}, nil
 		}
 		o.Mirrors = MirrorOptions{
 			Offered: func(r *http.Request) json.RawMessage {
@@ -38,6 +40,15 @@ func TestWhatAHubThatStandsByAnswers(t *testing.T) {
 	h.ok("POST", namespaceRoot+"/devices", lampJSON("", ""), "Role", "controller")
 	const whole, one, never = "taken wanted", "taken ", " "
 	devices := namespaceRoot + "/devices"
+	offer := func(path, role string) *http.Response {
+		r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, h.url+path, nil)
+		require.NoError(t, err)
+		r.Header.Set("Role", role)
+		r.Header.Set("Owner", "7")
+		answer, err := http.DefaultClient.Do(r) // a taken offer's answer lasts for as long as it may be used
+		require.NoError(t, err)
+		return answer
+	}
 	for _, c := range []struct{ role, path, want string }{
 		{"operator", devices, whole},
 		{"viewer", apiRoot + "/nodes?labelSelector=a", whole},
@@ -57,14 +68,26 @@ func TestWhatAHubThatStandsByAnswers(t *testing.T) {
 		{"viewer", devices + "?watch=true&resourceVersion=2&timeoutSeconds=1", " wanted"},
 		{"mapper", devices, never},
 	} {
-		mirrored := h.do("GET", c.path, "", "Role", c.role, "Owner", "7")
+		mirrored := offer(c.path, c.role)
 		other := h.do("GET", c.path, "", "Role", c.role, "Owner", "6")
-		require.Equal(t, c.want, mirrored.header.Get(mirroredHeader)+" "+other.header.Get(mirroredHeader), c.role+c.path)
+		require.Equal(t, c.want, mirrored.Header.Get(mirroredHeader)+" "+other.header.Get(mirroredHeader), c.role+c.path)
 		if c.want == whole {
-			require.Equal(t, "u", mirrored.str("Identity.User"))
-			require.EqualValues(t, 7, mirrored.at("Position.Owner"))
+			var said mirroredAnswer
+			require.NoError(t, json.NewDecoder(mirrored.Body).Decode(&said))
+			require.Equal(t, "u", said.Identity.User)
+			require.EqualValues(t, 7, said.Position.Owner)
 		}
+		require.NoError(t, mirrored.Body.Close())
 	}
+	lasts, ended := offer(devices, "operator"), make(chan error)
+	go func() {
+		_, err := io.Copy(io.Discard, lasts.Body)
+		ended <- cmp.Or(err, revoked.Err())
+	}()
+	h.ok("GET", devices, "", "Role", "operator", "Owner", "6") // it would have ended by then
+	revoke()
+	require.ErrorIs(t, <-ended, context.Canceled, "it ends with the right to it")
+	require.NoError(t, lasts.Body.Close())
 }
 
 // testMirrors say what they were asked. They have what they say at once, or never.
@@ -88,6 +111,36 @@ type watchedOwner struct {
 	*httptest.ResponseRecorder
 	begun chan struct{}
 	once  sync.Once
+}
+
+// revokedMirrors are not where the owner is before its answer has ended.
+type revokedMirrors struct {
+	testMirrors
+	owner *io.PipeWriter
+}
+
+func (m *revokedMirrors) Await(ctx context.Context, _ string, _, _, _ uint64) error {
+	_ = m.owner.Close()
+	<-ctx.Done()
+	return nil
+}
+
+// A list ends with the owner's answer, too: who has lost the right to it while the mirror was waited for is told nothing.
+func TestAListAtAHubThatStandsByEndsWithTheRightToIt(t *testing.T) {
+	mirrors := new(revokedMirrors)
+	var m *MirrorServer
+	h := newHub(t, func(o *hubOptions) {
+		m = NewMirrorServer(Options{Objects: objects.New(objects.Options{Reader: o.Reader, Log: o.Log}), Reader: o.Reader, Watcher: o.Watcher, Log: o.Log}, mirrors, func() {})
+	})
+	h.ok("POST", namespaceRoot+"/devicemodels", modelJSON)
+	identity, err := json.Marshal(mirroredAnswer{broker.Identity{User: "u", Roles: []topics.Role{topics.RoleOperator}, Nodes: []string{"*"}}, MirrorPosition{Owner: 7, Rev: 9, Changed: 5}})
+	require.NoError(t, err)
+	answer, owner := io.Pipe()
+	mirrors.owner = owner
+	go func() { _, _ = owner.Write(identity) }()
+	w := httptest.NewRecorder()
+	require.False(t, m.Answer(w, httptest.NewRequest(http.MethodGet, namespaceRoot+"/devicemodels", nil), answer))
+	require.Empty(t, w.Body.String())
 }
 
 func (w *watchedOwner) Flush() { w.once.Do(func() { close(w.begun) }) }

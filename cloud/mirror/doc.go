@@ -2,7 +2,7 @@
 
 // Package mirror has the objects of the hub that serves at one that stands by, a kind each, so that it can answer lists and watches itself.
 //
-// It never decides who may read what, and a mirror never has anything that its owner's store has not.
+// It never decides who may read what. A mirror has what its owner's store had at one revision, and says which.
 //
 // # Files, in reading order
 //

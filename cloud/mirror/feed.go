@@ -7,6 +7,7 @@ import (
 	"encoding/gob"
 	"errors"
 	"io"
+	"iter"
 	"net"
 	"time"
 
@@ -15,8 +16,9 @@ import (
 )
 
 const (
-	feedPage  = 500              // objects of a list in one frame
-	writeTime = 30 * time.Second // for the other hub to take a frame
+	feedPage   = 500              // objects that are listed at a time
+	frameBytes = 1 << 20          // of events in one frame, but for one that has more by itself
+	writeTime  = 30 * time.Second // for the other hub to take a frame
 )
 
 // question begins a stream of the hub that asks.
@@ -32,6 +34,25 @@ type frame struct {
 	Whole  bool
 	Rev    uint64 // there is everything up to here
 	Events []store.Event
+}
+
+// parts cuts a frame at frameBytes. There is everything up to its revision with the last part.
+func (f frame) parts() iter.Seq[frame] {
+	return func(yield func(frame) bool) {
+		size, from := 0, 0
+		for i, e := range f.Events {
+			more := len(e.Object.Data) + len(e.Object.Status)
+			if i > from && size+more > frameBytes {
+				if !yield(frame{Listed: f.Listed, Events: f.Events[from:i]}) {
+					return
+				}
+				size, from = 0, i
+			}
+			size += more
+		}
+		f.Events = f.Events[from:]
+		yield(f)
+	}
 }
 
 // Objects are a hub's.
@@ -59,10 +80,15 @@ func (f Feed) Serve(ctx context.Context, conn net.Conn) error {
 		stop()
 	}()
 	out := gob.NewEncoder(conn)
-	send := func(fr frame) error {
-		fr.Owner = f.Owner
-		_ = conn.SetWriteDeadline(time.Now().Add(writeTime)) // in tests there is none
-		return out.Encode(fr)
+	send := func(whole frame) error {
+		for part := range whole.parts() {
+			part.Owner = f.Owner
+			_ = conn.SetWriteDeadline(time.Now().Add(writeTime)) // in tests there is none
+			if err := out.Encode(part); err != nil {
+				return err
+			}
+		}
+		return nil
 	}
 	stream, err := f.begin(ctx, q, send)
 	if err != nil {

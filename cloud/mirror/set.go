@@ -5,6 +5,7 @@ package mirror
 import (
 	"context"
 	"encoding/gob"
+	"errors"
 	"fmt"
 	"net"
 	"sync"
@@ -56,7 +57,7 @@ type Set struct {
 type kindMirror struct {
 	Copy
 	mu    sync.Mutex
-	owner uint64        // who was heard last; 0: the list has not come
+	owner uint64        // who was heard last; 0: the list has not come, or nothing in time
 	risen chan struct{} // is closed when there is more
 	read  time.Time
 }
@@ -116,7 +117,8 @@ func (s *Set) of(kind string) (*kindMirror, error) {
 	return nil, resource.Errorf(resource.Unavailable, "", "%s is not mirrored here", kind)
 }
 
-// Await waits until a mirror has all that its owner had at a revision, since which no object of the kind had changed up to rev.
+// Await waits until a mirror has all that its owner had at a revision, since which no object of the kind had changed up to rev. A mirror that isn't there in time is
+// none until its owner is heard again: who asks next doesn't wait.
 func (s *Set) Await(ctx context.Context, kind string, owner, changed, rev uint64) error {
 	k, err := s.of(kind)
 	for err == nil {
@@ -132,6 +134,11 @@ func (s *Set) Await(ctx context.Context, kind string, owner, changed, rev uint64
 		case <-ctx.Done():
 			err = ctx.Err()
 		}
+	}
+	if k != nil && errors.Is(err, context.DeadlineExceeded) {
+		k.mu.Lock()
+		k.owner = 0
+		k.mu.Unlock()
 	}
 	return err
 }

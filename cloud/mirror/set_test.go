@@ -201,3 +201,55 @@ func TestAMirrorThatNobodyReadsIsGivenUp(t *testing.T) {
 	watch.Close()
 	require.Eventually(t, func() bool { return c.Objects() == 0 }, time.Minute, time.Millisecond)
 }
+
+// A mirror that isn't where the owner is in time isn't offered before the owner is heard again.
+func TestAMirrorThatIsLateIsNone(t *testing.T) {
+	o := disk.Options{Path: filepath.Join(t.TempDir(), "log")}
+	st, err := disk.Open(o)
+	require.NoError(t, err)
+	defer st.Close()
+	c := newCluster(o)
+	defer c.Close()
+	require.NoError(t, c.await(st, "Node"))
+	owner, _ := c.Of("Node")
+	require.Equal(t, c.feed.Owner, owner)
+	ctx, stop := context.WithTimeout(t.Context(), time.Millisecond)
+	defer stop()
+	require.ErrorIs(t, c.Await(ctx, "Node", owner, 1<<40, 1<<40), context.DeadlineExceeded)
+	late, _ := c.Of("Node")
+	require.Zero(t, late)
+	_, err = st.Create(t.Context(), store.Object{Key: store.Key{Kind: "Node", Name: "n"}, Data: []byte("{}")})
+	require.NoError(t, err)
+	require.NoError(t, c.await(st, "Node"))
+	again, _ := c.Of("Node")
+	require.Equal(t, owner, again)
+}
+
+// What is told at a time has a bound, however large objects are, and there is everything up to its revision only with the last part.
+func TestFramesHaveABound(t *testing.T) {
+	event := func(size int) store.Event {
+		return store.Event{Object: store.Object{Data: make([]byte, size/2), Status: make([]byte, size/2)}}
+	}
+	for name, c := range map[string]struct {
+		sizes []int
+		want  []int // events of each part
+	}{
+		"nothing":                         {nil, []int{0}},
+		"as many as fit":                  {[]int{frameBytes / 2, frameBytes / 2}, []int{2}},
+		"one that is too large by itself": {[]int{10, 2 * frameBytes, 10}, []int{1, 1, 1}},
+		"more than fit":                   {[]int{frameBytes / 2, frameBytes / 2, 2, frameBytes - 2, 2}, []int{2, 2, 1}},
+	} {
+		whole := frame{Listed: true, Whole: true, Rev: 7}
+		for _, size := range c.sizes {
+			whole.Events = append(whole.Events, event(size))
+		}
+		var has []int
+		for part := range whole.parts() {
+			has = append(has, len(part.Events))
+			require.True(t, part.Listed)
+			require.Equal(t, len(has) == len(c.want), part.Whole, name)
+			require.Equal(t, part.Whole, part.Rev == 7, name)
+		}
+		require.Equal(t, c.want, has, name)
+	}
+}

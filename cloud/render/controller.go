@@ -137,10 +137,10 @@ type decodedSpec struct {
 	rendered   *renderedContent // nil: it is not known yet, or does not follow from the text alone
 }
 
-// renderedContent is a rendered spec, and its text as contentOf has it.
+// renderedContent is what Render makes: the text as contentOf has it, and the contents that are blobs.
 type renderedContent struct {
-	resource.RenderedSpec
-	content []byte
+	content  []byte
+	contents map[string][]byte
 }
 
 // decodeSpec decodes a spec as it is stored. It is not to be changed.
@@ -478,8 +478,8 @@ func (c *controller) content(
 	c.mu.Lock()
 	known := spec.rendered
 	c.mu.Unlock()
-	if alone && known != nil && c.has(known.RenderedSpec) {
-		return known.content, nil, nil, nil
+	if alone && known != nil {
+		return known.content, known.contents, nil, nil
 	}
 	out, contents, err := Render(spec.NodeSpec.Freeze(resolved), c.lookups(ctx))
 	if err != nil {
@@ -496,7 +496,7 @@ func (c *controller) content(
 	if alone {
 		c.mu.Lock()
 		defer c.mu.Unlock()
-		spec.rendered = &renderedContent{out, content}
+		spec.rendered = &renderedContent{content, contents}
 	}
 	return content, contents, leftOut, nil
 }
