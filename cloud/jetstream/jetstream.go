@@ -88,7 +88,8 @@ func (o *Options) connect(ctx context.Context) (*nats.Conn, error) {
 			unasked.Warn().Err(err).Msg("the log's server says that something is wrong")
 		}),
 		nats.Name(o.Name), nats.MaxReconnects(-1), nats.ReconnectWait(250 * time.Millisecond), nats.ReconnectJitter(100*time.Millisecond, 250*time.Millisecond),
-		nats.ReconnectBufSize(-1), // what can't be sent now is not sent later, by somebody who may own the log no more
+		nats.ReconnectBufSize(-1),          // what can't be sent now is not sent later, by somebody who may own the log no more
+		nats.SyncQueueLen(fetchFrames + 1), // a fetch's frames and the end of them: the default takes half a megabyte for each fetch
 		nats.PingInterval(2 * time.Second), nats.MaxPingsOutstanding(2), nats.Timeout(2 * time.Second), nats.CustomInboxPrefix("_INBOX_" + o.Stream),
 		nats.DisconnectErrHandler(func(_ *nats.Conn, err error) {
 			if err != nil {

@@ -80,7 +80,7 @@ func TestHubsOnHostsOfTheirOwnAreBroken(t *testing.T) {
 		}
 	}
 	require.Greater(t, c.load.operations, 10*r.done, "operations of registers")
-	require.Greater(t, len(c.load.mail.acked), 10*r.done)
+	require.Greater(t, c.load.mail.acknowledged(), 10*r.done)
 	require.Greater(t, c.load.watches.count, r.done, "objects that watches are to tell of")
 	require.Greater(t, 2*len(c.load.mail.wills), r.done, "wills")
 }
@@ -93,6 +93,7 @@ type faultRounds struct {
 	seed   uint64
 	faults map[string]func()
 	deck   []string // kinds that are to come before one comes again
+	now    []string // kinds of the round
 	done   int
 	struck int // faults: a round may have two
 	count  map[string]int
@@ -131,7 +132,7 @@ const wholeEvery = 5 // rounds, after which the sessions are asked whose clients
 
 func (r *faultRounds) round(kinds ...string) {
 	c, began := r.c, time.Now()
-	c.said = nil
+	c.said, r.now = nil, kinds
 	c.load.registers.next(r.done)
 	gone := make(chan struct{})
 	go func() {
@@ -160,7 +161,7 @@ func (r *faultRounds) round(kinds ...string) {
 func (r *faultRounds) sum() {
 	verdict := "clean"
 	if r.c.t.Failed() {
-		verdict = "FAILED"
+		verdict = fmt.Sprintf("FAILED in round %d: %s %v", r.done, strings.Join(r.now, "+"), r.c.said)
 	}
 	line := fmt.Sprintf("%s: %s: SEED=%d, %d faults in %d rounds and %s, %s; %v", r.c.t.Name(), verdict, r.seed, r.struck, r.done, time.Since(r.began).Round(time.Second), r.c.load, r.count)
 	r.c.t.Log(line)

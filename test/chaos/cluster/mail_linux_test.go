@@ -31,7 +31,8 @@ type mailLoad struct {
 	visiting sync.RWMutex
 
 	mu    sync.Mutex
-	acked map[string]bool // by payload
+	acked map[string]bool // by payload, until all sessions have had them
+	had   int             // that all sessions have had
 	wills map[string]int  // of clients that are gone, and will not come back: how many connections each of them had, for each has a will of its own
 	sent  int
 	fence int
@@ -42,8 +43,13 @@ type session struct {
 	id  string
 	qos byte
 
-	mu  sync.Mutex
-	got map[string][]time.Time // by payload
+	mu    sync.Mutex
+	got   map[string][]time.Time // by payload
+	fresh map[string]bool        // payloads that came since the last look for doubles
+}
+
+func newSession(id string, qos byte) session {
+	return session{id: id, qos: qos, got: map[string][]time.Time{}, fresh: map[string]bool{}}
 }
 
 // awaySession is a session with one client, which is away most of the time. It goes on where it was, in the midst of a handshake as well.
@@ -57,8 +63,9 @@ type awaySession struct {
 const mailPace = 20 * time.Millisecond
 
 func newMail(l *load) *mailLoad {
+	roaming, fought := newSession("roaming", 2), newSession("fought", 1)
 	return &mailLoad{
-		l: l, roaming: &session{id: "roaming", qos: 2, got: map[string][]time.Time{}}, away: &awaySession{session: session{id: "away", qos: 2, got: map[string][]time.Time{}}, up: make(chan context.Context, 1)}, fought: &session{id: "fought", qos: 1, got: map[string][]time.Time{}},
+		l: l, roaming: &roaming, away: &awaySession{session: newSession("away", 2), up: make(chan context.Context, 1)}, fought: &fought,
 		acked: map[string]bool{}, wills: map[string]int{},
 	}
 }
@@ -70,7 +77,8 @@ func (s *session) options(up chan<- context.Context) client.Options {
 		OnMessage: func(m client.Message) {
 			s.mu.Lock()
 			defer s.mu.Unlock()
-			s.got[string(m.Payload)] = append(s.got[string(m.Payload)], time.Now())
+			payload := string(m.Payload)
+			s.got[payload], s.fresh[payload] = append(s.got[payload], time.Now()), true
 		},
 	}
 }
@@ -275,6 +283,9 @@ func (m *mailLoad) visitFought(ctx context.Context, during func(*client.Client, 
 
 // check looks whether the roaming client has all that was acknowledged; with the others, whether their sessions had it as well, once.
 func (m *mailLoad) check(ctx context.Context, others bool) error {
+	m.mu.Lock()
+	owed := slices.Collect(maps.Keys(m.acked))
+	m.mu.Unlock()
 	err := harness.Eventually(ctx, recovery, func(context.Context) error { return m.missing(m.roaming) })
 	for _, visit := range m.visits() {
 		if !others || err != nil {
@@ -297,6 +308,14 @@ func (m *mailLoad) check(ctx context.Context, others bool) error {
 			}
 		})
 		m.visiting.Unlock()
+	}
+	if others && err == nil {
+		m.mu.Lock()
+		for _, payload := range owed {
+			delete(m.acked, payload)
+		}
+		m.had += len(owed)
+		m.mu.Unlock()
 	}
 	return errors.Join(err, m.doubles())
 }
@@ -328,7 +347,7 @@ func (m *mailLoad) doubles() error {
 	var errs []error
 	for _, s := range []*session{m.roaming, &m.away.session} {
 		s.mu.Lock()
-		for _, payload := range slices.Sorted(maps.Keys(s.got)) {
+		for _, payload := range slices.Sorted(maps.Keys(s.fresh)) {
 			most := 1
 			if strings.HasPrefix(payload, "will-") {
 				most = m.wills[payload] // 0: it may come at any time, also as a client leaves
@@ -337,13 +356,21 @@ func (m *mailLoad) doubles() error {
 				errs = append(errs, fmt.Errorf("%s was given %q %d times: %s", s.id, payload, len(at), at))
 			}
 		}
+		clear(s.fresh)
 		s.mu.Unlock()
 	}
 	return errors.Join(errs[:min(len(errs), 10)]...)
 }
 
 func (m *mailLoad) String() string {
+	acked := m.acknowledged()
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return fmt.Sprintf("%d of %d messages acknowledged, %d wills", len(m.acked), m.sent, len(m.wills))
+	return fmt.Sprintf("%d of %d messages acknowledged, %d wills", acked, m.sent, len(m.wills))
+}
+
+func (m *mailLoad) acknowledged() int {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.had + len(m.acked)
 }
