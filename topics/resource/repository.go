@@ -128,6 +128,8 @@ func badURL(text, kind string) string {
 		return "must not hold a password: put it into a Secret, and name that in secretRef"
 	case u.User != nil && u.Scheme != "ssh": // https://TOKEN@host is how some hosts take a token
 		return "must not hold a user name or token: put it into a Secret (username and password, or token), and name that in secretRef"
+	case u.RawQuery != "" || u.ForceQuery || u.Fragment != "": // conditions quote the address to who may not read Repositories
+		return "must not hold a query or fragment: put a token into a Secret, and name that in secretRef"
 	}
 	return ""
 }
