@@ -130,7 +130,9 @@ func (c *hubs) hubFaults() map[string]func() {
 			c.must(h.setClock(ahead))
 			c.must(c.Crash(s.name))
 			c.served(h)
-			require.Zero(c.t, c.gauge(h, "owner"), "%s owns the log by a clock that is wrong", h.name)
+			owner := -1.0
+			require.Eventually(c.t, func() bool { owner = c.gauge(h, "owner"); return owner >= 0 }, recovery, 20*time.Millisecond, "%s doesn't say whether it owns the log", h.name)
+			require.Zero(c.t, owner, "%s owns the log by a clock that is wrong", h.name)
 		},
 		"takeover-storm": func() {
 			c.load.mail.storm(c.t.Context(), hubSilence)
