@@ -14,6 +14,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -203,14 +204,16 @@ func TestDeadUnitsDoNotStarveLivingOnes(t *testing.T) {
 		g.dead[byte(u)] = u != living
 		text += g.unit("meter", u)
 	}
-	s.Up("hub", "core", "modbus")
+	s.Up("hub", "core")
+	// A living unit that isn't answered in time is taken for a dead one: a busy machine gets more of it.
+	require.NoError(t, s.Start(t.Context(), "modbus", "--driver-probe-timeout", "1s"))
 	s.Create(text)
 	s.Eventually(stand.WaitTimeout, func() error { return wantCondition(s, "u10", resource.ConditionOnline, "True") })
 	s.Eventually(stand.WaitTimeout, func() error { return wantCondition(s, "u1", resource.ConditionOnline, "False") })
 
 	start := g.requests()
 	s.Eventually(2*stand.WaitTimeout, func() error { return askedTwice(g.since(start), units) })
-	require.LessOrEqual(t, longestWait(g.since(start), living), 1, "dead units asked between two questions to the living one")
+	require.LessOrEqual(t, longestWait(slices.Compact(g.since(start)), living), 1, "dead units asked between two questions to the living one")
 
 	g.do(func() { g.dead[3] = false })
 	s.Eventually(stand.WaitTimeout, func() error { return wantCondition(s, "u3", resource.ConditionOnline, "True") })
@@ -228,7 +231,11 @@ func TestDeadUnitsDoNotStarveLivingOnes(t *testing.T) {
 	})
 	start = g.requests()
 	s.Eventually(2*stand.WaitTimeout, func() error { return askedTwice(g.since(start), units) })
-	require.LessOrEqual(t, countBefore(g.since(start), living), units, "each is asked once at most before the living one has its turn")
+	turns := slices.Compact(g.since(start)) // in one turn a unit is asked again over a fresh connection
+	before := turns[:bytes.IndexByte(turns, living)]
+	slices.Sort(before)
+	require.Equal(t, before, slices.Compact(slices.Clone(before)), "each has one turn at most before the living one has its own")
+	require.LessOrEqual(t, longestWait(turns, living), 1, "dead units asked between two questions to the living one, from then on")
 }
 
 // askedTwice is an error until each unit was asked twice.
@@ -259,19 +266,6 @@ func longestWait(asked []byte, unit byte) (most int) {
 		most = max(most, run)
 	}
 	return most
-}
-
-// countBefore is how many questions to others came before the second one to a unit.
-func countBefore(asked []byte, unit byte) int {
-	seen := 0
-	for i, u := range asked {
-		if u == unit {
-			if seen++; seen == 2 {
-				return i
-			}
-		}
-	}
-	return len(asked)
 }
 
 // runEdgebus runs edgebus against the stand's hub and core.
