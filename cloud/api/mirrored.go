@@ -215,6 +215,12 @@ func (m *MirrorServer) Answer(w http.ResponseWriter, r *http.Request, owner io.R
 		at.RawQuery, r.URL = q.Encode(), &at
 	}
 	m.answered()
-	m.s.handle(m.s.object).ServeHTTP(w, r)
+	m.s.handle(func(w http.ResponseWriter, r *http.Request) error {
+		err := m.s.object(w, r)
+		if err != nil && ctx.Err() != nil {
+			err = resource.Errorf(resource.Unavailable, "", "the hub that serves has ended; try again")
+		}
+		return err
+	}).ServeHTTP(w, r)
 	return true
 }

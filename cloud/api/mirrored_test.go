@@ -18,6 +18,7 @@ import (
 
 	"github.com/edgebus/edgebus/broker"
 	"github.com/edgebus/edgebus/cloud/objects"
+	"github.com/edgebus/edgebus/cloud/store"
 	"github.com/edgebus/edgebus/topics"
 )
 
@@ -141,6 +142,36 @@ func TestAListAtAHubThatStandsByEndsWithTheRightToIt(t *testing.T) {
 	w := httptest.NewRecorder()
 	require.False(t, m.Answer(w, httptest.NewRequest(http.MethodGet, namespaceRoot+"/devicemodels", nil), answer))
 	require.Empty(t, w.Body.String())
+}
+
+// endingReader is of a mirror whose owner ends while it is read.
+type endingReader struct {
+	store.Reader
+	owner io.Closer
+}
+
+func (r endingReader) List(ctx context.Context, _ string, _ store.ListOptions) (store.Page, error) {
+	_ = r.owner.Close()
+	<-ctx.Done()
+	return store.Page{}, ctx.Err()
+}
+
+// Clients of Kubernetes repeat what is 503 with Retry-After by themselves, and nothing that is 504.
+func TestAnAnswerWhoseOwnerEndsIsToBeAskedForAgain(t *testing.T) {
+	for _, query := range []string{"?resourceVersion=0", "?watch=true&resourceVersion=0"} {
+		answer, owner := io.Pipe()
+		var m *MirrorServer
+		newHub(t, func(o *hubOptions) {
+			m = NewMirrorServer(Options{Objects: objects.New(objects.Options{Reader: o.Reader, Log: o.Log}), Reader: endingReader{owner: owner}, Log: o.Log}, new(testMirrors), func() {})
+		})
+		identity, err := json.Marshal(mirroredAnswer{Identity: broker.Identity{User: "u", Roles: []topics.Role{topics.RoleOperator}, Nodes: []string{"*"}}})
+		require.NoError(t, err)
+		go func() { _, _ = owner.Write(identity) }()
+		w := httptest.NewRecorder()
+		require.True(t, m.Answer(w, httptest.NewRequest(http.MethodGet, namespaceRoot+"/devicemodels"+query, nil), answer))
+		require.Equal(t, http.StatusServiceUnavailable, w.Code, w.Body.String())
+		require.Equal(t, "1", w.Header().Get("Retry-After"))
+	}
 }
 
 func (w *watchedOwner) Flush() { w.once.Do(func() { close(w.begun) }) }

@@ -40,7 +40,10 @@ type Options struct {
 	Log    zerolog.Logger
 }
 
-const retryTime = 250 * time.Millisecond
+const (
+	retryTime  = 250 * time.Millisecond
+	changeTime = 15 * time.Second // that another hub may take to serve: nothing is logged of it
+)
 
 // Set is a hub's mirrors, a kind each. It is a store.Reader and a store.Watcher of what is mirrored.
 type Set struct {
@@ -184,12 +187,16 @@ func (s *Set) Objects() (sum int) {
 // follow has a mirror hear whoever is the owner, until nobody reads it.
 func (s *Set) follow(kind string, k *kindMirror) {
 	defer k.Close()
-	said := ""
+	said, heard := "", time.Now()
 	for s.isRead(kind, k) {
 		ctx, stop := context.WithTimeout(s.ctx, s.o.Unread) // and then it goes on
+		began := time.Now()
 		err := s.hear(ctx, kind, k)
 		if ctx.Err() == nil {
-			if err.Error() != said {
+			if time.Since(began) > changeTime {
+				heard = time.Now()
+			}
+			if err.Error() != said && time.Since(heard) > changeTime {
 				said = err.Error()
 				s.o.Log.Info().Err(err).Str("kind", kind).Msg("the hub that serves tells nothing of its objects; trying again")
 			}
