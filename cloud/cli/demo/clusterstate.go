@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/http"
 	"regexp"
+	"slices"
 	"sync"
 	"time"
 
@@ -109,7 +110,8 @@ func (s *clusterState) now() (serving int, says []string, whole []bool) {
 	return s.serving, s.says, s.whole
 }
 
-// lead has an address lead to the hub that serves, as a balancer does, until ctx ends. A hub that ends closes its connections itself.
+// lead has an address lead to the hub that serves, as a balancer does, until ctx ends. While none does it leads to one that says why. A hub that ends closes its
+// connections itself.
 func (s *clusterState) lead(ctx context.Context, l net.Listener, hubs []string) {
 	end := context.AfterFunc(ctx, func() { _ = l.Close() })
 	defer end()
@@ -118,7 +120,10 @@ func (s *clusterState) lead(ctx context.Context, l net.Listener, hubs []string) 
 		if err != nil {
 			return
 		}
-		serving, _, _ := s.now()
+		serving, says, _ := s.now()
+		if serving < 0 {
+			serving = slices.IndexFunc(says, func(what string) bool { return what != "" })
+		}
 		if serving < 0 {
 			_ = conn.Close()
 			continue
