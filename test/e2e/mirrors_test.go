@@ -282,8 +282,14 @@ func TestAMirrorShowsNobodyMore(t *testing.T) {
 	require.NoError(t, c.Apply(t.Context(), []byte(dial+"---\n"+strings.NewReplacer("name: d}", "name: e}", "nodeName: n1", "nodeName: n2").Replace(strings.Split(dial, "---")[1]))))
 	const devicesPath = "/apis/edgebus.io/v1alpha1/namespaces/default/devices"
 	c.awaitMirrored(devicesPath)
-	ask := func(as string, h clusterHub, query string) (objectList, error) {
-		return listAt(t.Context(), "http://"+as+h.http+devicesPath+query)
+	ask := func(as string, h clusterHub, query string) (list objectList, err error) {
+		c.eventually(func() error { // on a busy machine the log may not answer for a moment
+			if list, err = listAt(t.Context(), "http://"+as+h.http+devicesPath+query); err != nil && strings.HasPrefix(err.Error(), "503") {
+				return err
+			}
+			return nil
+		})
+		return list, err
 	}
 	for _, h := range c.hubs {
 		for _, query := range []string{"", "?resourceVersion=0", "?resourceVersion=0&limit=1", "?resourceVersion=1", "?limit=500", "?watch=true&timeoutSeconds=1"} {
