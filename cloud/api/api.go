@@ -413,6 +413,7 @@ type request struct {
 	media           string            // media type of the body
 	duplicates      []string          // fields that the body has more than once
 	warnings        []string          // about what is written
+	written         []byte            // the object in its dialect, once it is decoded
 	dialectWarnings []string          // about what a dialect can't express
 	selected        bool              // the path selects a part of the objects: see fleetVersions
 	ownPath         bool              // the path is that of the dialect's own system

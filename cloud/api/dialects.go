@@ -174,7 +174,7 @@ func (r *request) toCanonical(raw []byte, old *objects.Object) (*objects.Object,
 	if err != nil {
 		return nil, nil, err
 	}
-	r.dialectWarnings = k.dialect.Warnings(raw)
+	r.written, r.dialectWarnings = raw, k.dialect.Warnings(raw)
 	if raw, err = k.dialect.Read(raw, before, r.subresource == "status"); err != nil {
 		return nil, nil, r.about(cmp.Or(r.key.Name, head.Metadata.Name), err)
 	}

@@ -6,6 +6,7 @@ import (
 	"cmp"
 	"net/http"
 	"os"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -102,7 +103,7 @@ func TestDialectWrites(t *testing.T) {
 	said := h.refused(http.StatusUnprocessableEntity, "Invalid", "PATCH", kubeedgeAlpha1+"/devices/lamp",
 		`{"status":{"twins":[{"name":"brightness","expected":{"value":500}}]}}`, "Content-Type", mergeType)
 	require.Contains(t, said, "Device.devices.kubeedge.io")
-	require.Contains(t, said, "brightness")
+	require.Contains(t, said, "status.twins[0].expected.value")
 	said = h.refused(http.StatusUnprocessableEntity, "Invalid", "PATCH", kubeedgeAlpha1+"/devices/lamp", `{"spec":{"node":{"id":"n3"}}}`, "Content-Type", mergeType)
 	require.Contains(t, said, "spec.nodeName", "two nodes can't both be meant")
 	h.refused(http.StatusBadRequest, "BadRequest", "PUT", kubeedgeBeta1+"/devices/lamp", kubeedgeDevice)
@@ -483,4 +484,41 @@ func TestEveryFieldOfADialectIsExplained(t *testing.T) {
 			})
 		}
 	}
+}
+
+// What is wrong with an object of KubeEdge's is said by the names that its fields have in the version that its author wrote.
+func TestKubeEdgesNamesAreInErrors(t *testing.T) {
+	h := newHub(t, asUser)
+	h.ok("POST", apiRoot+"/namespaces/default/devicemodels", `{"metadata":{"name":"pump"},"spec":{"properties":[{"name":"speed","type":"int","accessMode":"ReadWrite"}]}}`)
+	const model, device = `"kind":"DeviceModel","metadata":{"name":"m"}`, `"kind":"Device","metadata":{"name":"d"}`
+	const pump = `"deviceModelRef":{"name":"pump"}`
+	for _, c := range []struct{ version, object, field string }{
+		{"v1alpha2", model + `,"spec":{"properties":[{"name":"a","type":{"int":{"accessMode":"ReadSometimes"}}}]}`, "spec.properties[0].type.int.accessMode"},
+		{"v1alpha2", model + `,"spec":{"properties":[{"name":"a","type":{"int":{}}},{"name":"b","type":{"double":{"minimum":3,"maximum":2}}}]}`, "spec.properties[1].type.double.minimum"},
+		{"v1alpha2", model + `,"spec":{"properties":[{"name":"a b","type":{"int":{}}}]}`, "spec.properties[0].name"},
+		{"v1alpha2", device + `,"spec":{` + pump + `},"status":{"twins":[{"propertyName":"speed","desired":{"value":"fast"}}]}`, "status.twins[0].desired.value"},
+		{"v1alpha1", model + `,"spec":{"properties":[{"name":"a","config":{"dataType":"int","accessMode":"x"}}]}`, "spec.properties[0].config.accessMode"},
+		{"v1alpha1", model + `,"spec":{"properties":[{"name":"a","config":{"dataType":"int","min":"3","max":"2"}}]}`, "spec.properties[0].config.min"},
+		{"v1alpha1", device + `,"spec":{` + pump + `},"status":{"twins":[{"name":"speed","expected":{"value":"fast"}}]}`, "status.twins[0].expected.value"},
+		{"v1beta1", model + `,"spec":{"properties":[{"name":"a","type":"INT","visitors":{"protocolName":"x"}},{"name":"b","type":"INT","visitors":{}}]}`, "spec.properties[1].visitors.protocolName"},
+		{"v1beta1", device + `,"spec":{` + pump + `,"properties":[{"name":"sped"},{"name":"speed","desired":{"value":"fast"}}]}`, "spec.properties[1].desired.value"},
+		{"v1beta1", device + `,"spec":{` + pump + `,"properties":[{"name":"speed"},{"name":"sped","visitors":{}}]}`, "spec.properties[1].name"},
+		{"v1beta1", device + `,"spec":{` + pump + `,"properties":[{"name":"speed","collectCycle":-1,"visitors":{}}]}`, "spec.properties[0].collectCycle"},
+		{"v1beta1", device + `,"spec":{` + pump + `,"properties":[{"name":"speed"},{"name":"sped","reportToCloud":false}]}`, "spec.properties[1].name"},
+		{"v1beta1", device + `,"spec":{` + pump + `,"properties":[{"name":"speed","pushMethod":{"mqtt":{"address":"tcp://b:1883","topic":"a/#"}}}]}`, "spec.properties[0].pushMethod.mqtt.topic"},
+		{"v1beta1", device + `,"spec":{` + pump + `,"methods":[{"name":"set","propertyNames":["sped"]}]}`, "spec.methods[0].propertyNames[0]"},
+	} {
+		group := "devices.kubeedge.io/" + c.version
+		path := "/devicemodels"
+		if strings.HasPrefix(c.object, device) {
+			path = "/devices"
+		}
+		bad := h.do("POST", "/apis/"+group+"/namespaces/default"+path, `{"apiVersion":"`+group+`",`+c.object+`}`)
+		require.Equal(t, 422, bad.code, c.object)
+		require.Contains(t, bad.str("message"), " is invalid: "+c.field+": ")
+		require.Contains(t, string(bad.body), `"field":"`+c.field+`"`)
+	}
+	two := h.do("POST", "/apis/devices.kubeedge.io/v1alpha2/namespaces/default/devicemodels", `{`+model+`,"spec":{"properties":[
+		{"name":"a","type":{"int":{"accessMode":"x"}}},{"name":"b","type":{"double":{"accessMode":"y"}}}]}}`)
+	require.Regexp(t, `invalid: spec\.properties\[0\]\.type\.int\.accessMode: .*; spec\.properties\[1\]\.type\.double\.accessMode: `, two.str("message"))
 }

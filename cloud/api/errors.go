@@ -118,7 +118,7 @@ func (r *request) about(name string, err error) error {
 		return err
 	}
 	if d := r.kind.dialect; d != nil && re.Kind == resource.Invalid {
-		re = d.OfForm(re)
+		re = d.OfForm(r.written, re)
 	}
 	of := schema.GroupResource{Group: r.kind.Group, Resource: r.kind.Plural}
 	switch re.Kind {

@@ -37,8 +37,8 @@ type Kind struct {
 	ReadOnly bool
 	// Selector is a field selector of the canonical kind: the kind has only the objects that it selects. Empty: all.
 	Selector string
-	// fieldNames gives fields of the canonical kind the names that they have in this form, for what is said of them; nil: they have the same.
-	fieldNames *strings.Replacer
+	// fieldName names fields of the canonical kind as this form does, in what is said of them; nil: they have the same names.
+	fieldName fieldName
 	// mergesConditions says that an agent which writes a status owns some of the conditions: see the function mergeConditions.
 	mergesConditions bool
 	// freeLabels says that manifests have label values that Kubernetes refuses. They are kept, and only this form shows them.
@@ -51,22 +51,6 @@ type Kind struct {
 	toCanonical, fromCanonical func([]byte) ([]byte, error)
 	// reconcile makes redundant fields agree after kept values were put back.
 	reconcile func(form, canonical jsonObject)
-}
-
-// OfForm is an error about a canonical object as it is said to whoever has written this form.
-func (k Kind) OfForm(e *resource.Error) *resource.Error {
-	if k.fieldNames == nil {
-		return e
-	}
-	out := *e
-	out.Field, out.Causes = k.fieldNames.Replace(e.Field), slices.Clone(e.Causes)
-	for i := range out.Causes {
-		out.Causes[i].Field = k.fieldNames.Replace(out.Causes[i].Field)
-	}
-	if len(out.Causes) > 1 { // then the message names the fields
-		out.Message = k.fieldNames.Replace(e.Message)
-	}
-	return &out
 }
 
 // APIVersion is the apiVersion of objects of this kind.

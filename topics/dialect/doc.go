@@ -11,6 +11,7 @@
 //
 //	dialect.go              a Kind: reading an object in its form, and showing one
 //	difference.go           what two forms of an object differ in, and how that is put back
+//	formfields.go           what fields of a canonical object are called in a form, for errors
 //	status.go               writes of a status in another form
 //	schema.go               the schema of a form
 //	kubeedge.go             what the versions of devices.kubeedge.io have in common

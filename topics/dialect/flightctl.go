@@ -3,8 +3,6 @@
 package dialect
 
 import (
-	"strings"
-
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
@@ -53,10 +51,10 @@ func flightctlKinds() []Kind {
 	enrollment := flightctlKind("EnrollmentRequest", "enrollmentrequests", "enrollmentrequest", resource.KindEnrollmentRequest).pair(typedConversion(readEnrollment, showEnrollment))
 	enrollment.Selector = "spec.signerName=" // flightctl has the other requests as a kind of their own
 	signing := flightctlKind("CertificateSigningRequest", "certificatesigningrequests", "certificatesigningrequest", resource.KindEnrollmentRequest).pair(typedConversion(readSigning, showSigning))
-	signing.fieldNames = strings.NewReplacer("spec.csr", "spec.request")
+	signing.fieldName = replaceFields("spec.csr", "spec.request")
 	newerFleet := fleet.newer()
-	today.fieldNames = strings.NewReplacer("].files", "].inline")
-	newerFleet.fieldNames = today.fieldNames
+	today.fieldName = replaceFields("].files", "].inline")
+	newerFleet.fieldName = today.fieldName
 	return []Kind{
 		device.pair(typedConversion(readHost, showHost)), today.pair(typedConversion(readHostV1beta1, showHostV1beta1)),
 		fleet.pair(typedConversion(readFleet, showFleet)), newerFleet.pair(typedConversion(readFleetV1beta1, showFleetV1beta1)),

@@ -72,6 +72,7 @@ func kubeedgeV1alpha1() []Kind {
 	device.reconcile = reconcileNode
 	model := kubeedgeModel("v1alpha1").pair(typedConversion(readModelV1alpha1, showModelV1alpha1))
 	device.freeLabels, model.freeLabels = true, true // those of the design document
+	device.fieldName, model.fieldName = listFields(deviceFieldV1alpha1), listFields(modelFieldV1alpha1)
 	return []Kind{device, model}
 }
 

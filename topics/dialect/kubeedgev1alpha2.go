@@ -114,9 +114,11 @@ type typeV1alpha2 struct {
 }
 
 func kubeedgeV1alpha2() []Kind {
+	device, model := kubeedgeDevice("v1alpha2"), kubeedgeModel("v1alpha2")
+	device.fieldName, model.fieldName = listFields(deviceFieldV1alpha2), listFields(modelFieldV1alpha2)
 	return []Kind{
-		kubeedgeDevice("v1alpha2").pair(typedConversion(readV1alpha2, showV1alpha2)),
-		kubeedgeModel("v1alpha2").pair(typedConversion(readModelV1alpha2, showModelV1alpha2)),
+		device.pair(typedConversion(readV1alpha2, showV1alpha2)),
+		model.pair(typedConversion(readModelV1alpha2, showModelV1alpha2)),
 	}
 }
 

@@ -176,9 +176,11 @@ func showDeviceStatus(d resource.Device) deviceStatusV1beta1 {
 func kubeedgeV1beta1() []Kind {
 	status := kubeedgeDevice("v1beta1")
 	status.Name, status.Plural, status.Singular, status.ReadOnly = "DeviceStatus", "devicestatuses", "devicestatus", true
+	device, model := kubeedgeDevice("v1beta1"), kubeedgeModel("v1beta1")
+	device.fieldName, model.fieldName = listFields(deviceFieldV1beta1), listFields(modelFieldV1beta1)
 	return []Kind{
-		kubeedgeDevice("v1beta1").pair(typedConversion(readV1beta1, showV1beta1)),
-		kubeedgeModel("v1beta1").pair(typedConversion(readModelV1beta1, showModelV1beta1)),
+		device.pair(typedConversion(readV1beta1, showV1beta1)),
+		model.pair(typedConversion(readModelV1beta1, showModelV1beta1)),
 		status.pair(typedConversion(func(deviceStatusV1beta1) (d resource.Device, err error) { return d, nil }, showDeviceStatus)),
 	}
 }

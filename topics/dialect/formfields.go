@@ -1,0 +1,169 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package dialect
+
+import (
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/edgebus/edgebus/topics/resource"
+)
+
+// fieldName is the name that a field of the canonical kind has in an object of a form; the same if it has no other.
+type fieldName func(form jsonObject, field string) string
+
+// OfForm is an error about a canonical object as it is said to whoever has written raw in this form.
+func (k Kind) OfForm(raw []byte, e *resource.Error) *resource.Error {
+	form, err := parseObject(raw)
+	if k.fieldName == nil || err != nil {
+		return e
+	}
+	out := *e
+	out.Field, out.Causes = k.fieldName(form, e.Field), slices.Clone(e.Causes)
+	for i, c := range e.Causes {
+		out.Causes[i].Field = k.fieldName(form, c.Field)
+		if len(e.Causes) > 1 { // then the message names the fields
+			out.Message = strings.Replace(out.Message, c.Field+": ", out.Causes[i].Field+": ", 1)
+		}
+	}
+	return &out
+}
+
+// replaceFields names fields that have the same place in the form.
+func replaceFields(names ...string) fieldName {
+	r := strings.NewReplacer(names...)
+	return func(_ jsonObject, field string) string { return r.Replace(field) }
+}
+
+// listedField is a field of an entry of a list or map of the spec: its name, the entry, and what follows.
+var listedField = regexp.MustCompile(`^spec\.(\w+)\[(.*?)\](.*)$`)
+
+// listFields names the fields of entries of the spec's lists and maps. name gets the parts of listedField, and returns "" for the same name.
+func listFields(name func(form jsonObject, list, entry, rest string) string) fieldName {
+	return func(form jsonObject, field string) string {
+		m := listedField.FindStringSubmatch(field)
+		if m == nil {
+			return field
+		}
+		if to := name(form, m[1], m[2], m[3]); to != "" {
+			return to
+		}
+		return field
+	}
+}
+
+// entries are the objects of a list below two names.
+func entries(form jsonObject, part, list string) (out []jsonObject) {
+	p, _ := form[part].(jsonObject)
+	all, _ := p[list].([]any)
+	for _, e := range all {
+		o, _ := e.(jsonObject)
+		out = append(out, o)
+	}
+	return out
+}
+
+// entryAt names the nth entry of a list that is one of those counted.
+func entryAt(form jsonObject, part, list, n string, counts func(jsonObject) bool) string {
+	k := 0
+	for i, e := range entries(form, part, list) {
+		if !counts(e) {
+			continue
+		}
+		if fmt.Sprint(k) == n {
+			return fmt.Sprintf("%s.%s[%d]", part, list, i)
+		}
+		k++
+	}
+	return ""
+}
+
+// entryOf names the entry of a list in which a field has a value.
+func entryOf(form jsonObject, part, list, field, value string) string {
+	return entryAt(form, part, list, "0", func(e jsonObject) bool { return e[field] == value })
+}
+
+// appendField appends to the name of an entry, if there is one.
+func appendField(entry, rest string) string {
+	if entry == "" {
+		return ""
+	}
+	return entry + rest
+}
+
+// deviceFieldV1beta1: what the canonical form has in lists of their own stands in the properties.
+func deviceFieldV1beta1(form jsonObject, list, entry, rest string) string {
+	property := func(counts func(jsonObject) bool) string { return entryAt(form, "spec", "properties", entry, counts) }
+	switch list {
+	case "desired":
+		return appendField(entryOf(form, "spec", "properties", "name", entry), ".desired.value")
+	case "propertyVisitors":
+		rest = strings.NewReplacer(".propertyName", ".name", ".config", ".visitors.configData").Replace(rest)
+		return appendField(property(func(e jsonObject) bool { return e["visitors"] != nil }), rest)
+	case "push":
+		rest = strings.NewReplacer(".propertyName", ".name", ".http.url", ".pushMethod.http", ".mqtt", ".pushMethod.mqtt").Replace(rest)
+		return appendField(property(func(e jsonObject) bool {
+			m, _ := e["pushMethod"].(jsonObject)
+			return m["mqtt"] != nil || m["http"] != nil
+		}), rest)
+	case "local":
+		return appendField(property(func(e jsonObject) bool { return e["reportToCloud"] == false }), ".name")
+	case "commands":
+		return "spec.methods[" + entry + "]" + strings.Replace(rest, ".properties", ".propertyNames", 1)
+	}
+	return ""
+}
+
+// modelFieldV1beta1: a visitor stands in its property.
+func modelFieldV1beta1(form jsonObject, list, _, rest string) string {
+	if list != "propertyVisitors" || rest != ".protocol" {
+		return ""
+	}
+	return appendField(entryAt(form, "spec", "properties", "0", func(e jsonObject) bool {
+		v, _ := e["visitors"].(jsonObject)
+		return v != nil && (v["protocolName"] == nil || v["protocolName"] == "")
+	}), ".visitors.protocolName")
+}
+
+// deviceFieldV1alpha2: desired values stand in the status.
+func deviceFieldV1alpha2(form jsonObject, list, entry, _ string) string {
+	if list != "desired" {
+		return ""
+	}
+	return appendField(entryOf(form, "status", "twins", "propertyName", entry), ".desired.value")
+}
+
+// modelFieldV1alpha2: what is said of a type stands below its name.
+func modelFieldV1alpha2(form jsonObject, list, entry, rest string) string {
+	if list != "properties" || !slices.Contains([]string{".accessMode", ".minimum", ".maximum", ".unit"}, rest) {
+		return ""
+	}
+	for i, e := range entries(form, "spec", "properties") {
+		types, _ := e["type"].(jsonObject)
+		for name := range types {
+			if fmt.Sprint(i) == entry {
+				return "spec.properties[" + entry + "].type." + name + rest
+			}
+		}
+	}
+	return ""
+}
+
+// deviceFieldV1alpha1: desired values stand in the status.
+func deviceFieldV1alpha1(form jsonObject, list, entry, _ string) string {
+	if list != "desired" {
+		return ""
+	}
+	return appendField(entryOf(form, "status", "twins", "name", entry), ".expected.value")
+}
+
+// modelFieldV1alpha1: what a property is stands in its configuration.
+func modelFieldV1alpha1(_ jsonObject, list, entry, rest string) string {
+	key := map[string]string{".type": keyType, ".accessMode": keyAccess, ".minimum": keyMin, ".maximum": keyMax}[rest]
+	if list != "properties" || key == "" {
+		return ""
+	}
+	return "spec.properties[" + entry + "].config." + key
+}
