@@ -37,7 +37,7 @@ func (r readiness) set(list []Condition, generation int64, now time.Time) []Cond
 	return SetCondition(list, c, now)
 }
 
-// SetReady sets the condition Ready from the spec and the rest of the status: the nodes have the newest version of the template.
+// SetReady sets the condition Ready from the spec and the rest of the status: the nodes have the newest version of the template, and none has failed with it.
 func (f *Fleet) SetReady(now time.Time) {
 	f.Status.Conditions = f.readiness().set(f.Status.Conditions, f.Metadata.Generation, now)
 }
@@ -54,6 +54,8 @@ func (f *Fleet) readiness() readiness {
 		return readiness{"False", "RolledBack", fmt.Sprintf("%s is rolled out instead of %s", s.TemplateVersion, s.RolledBackFrom), true}
 	case s.Nodes == 0:
 		return readiness{"True", "NoNodes", "it has no nodes", false}
+	case s.FinishedAt != "" && s.FailedNodes > 0: // without a policy a rollout ends whatever becomes of its nodes
+		return readiness{"False", "Failed", fmt.Sprintf("%d of %d nodes have failed with %s: %s", s.FailedNodes, s.Nodes, s.TemplateVersion, cmp.Or(s.Message, "their Nodes say why")), true}
 	case s.FinishedAt != "":
 		return readiness{"True", "RolledOut", fmt.Sprintf("%d of %d nodes have %s", s.Updated, s.Nodes, s.TemplateVersion), false}
 	}

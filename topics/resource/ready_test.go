@@ -37,6 +37,9 @@ func TestReadyIsOfThePresentSpec(t *testing.T) {
 	require.Equal(t, "False Halted stalled", fleet(RolloutStatus{ObservedGeneration: 2, Nodes: 2, Reason: "Halted"}))
 	require.Equal(t, "False RolledBack stalled", fleet(RolloutStatus{ObservedGeneration: 2, Nodes: 2, FinishedAt: "then", RolledBackFrom: "f-2"}))
 	require.Equal(t, "True RolledOut", fleet(RolloutStatus{ObservedGeneration: 2, Nodes: 2, Updated: 2, FinishedAt: "then"}))
+	require.Equal(t, "True RolledOut", fleet(RolloutStatus{ObservedGeneration: 2, Nodes: 3, Updated: 2, FinishedAt: "then"}), "a node has joined since")
+	require.Equal(t, "False Failed stalled", fleet(RolloutStatus{ObservedGeneration: 2, Nodes: 2, Updated: 1, FailedNodes: 1, FinishedAt: "then"}))
+	require.Equal(t, "False Progressing", fleet(RolloutStatus{ObservedGeneration: 2, Nodes: 2, FailedNodes: 1}))
 	require.Equal(t, "True NoNodes", fleet(RolloutStatus{ObservedGeneration: 2}))
 	require.Equal(t, "False NotFound", fleet(RolloutStatus{ObservedGeneration: 2}, Condition{Type: TemplateResolved, Status: "False", Reason: "NotFound", ObservedGeneration: 2}))
 
