@@ -82,7 +82,7 @@ func newManifest(registry *objects.Registry, raw []byte) (m manifest, err error)
 		Metadata resource.Meta `json:"metadata"`
 	}
 	if err := json.Unmarshal(raw, &head); err != nil {
-		return m, fmt.Errorf("it is no object: %w", err)
+		return m, dialect.TypeError(reflect.TypeOf(head), raw, err)
 	}
 	m.raw, m.key = raw, store.Key{Kind: head.Kind, Namespace: head.Metadata.Namespace, Name: head.Metadata.Name}
 	for _, form := range dialect.AllKinds() {
@@ -129,11 +129,11 @@ func (m manifest) object(registry *objects.Registry, old *objects.Object) (o *ob
 	kind := registry.Kind(m.key.Kind)
 	v = reflect.New(reflect.TypeOf(kind.New()).Elem()).Interface()
 	strict, err := kjson.UnmarshalStrict(raw, v, kjson.DisallowUnknownFields)
-	if err == nil && len(strict) > 0 {
-		err = strict[0]
-	}
-	if err != nil {
-		return nil, nil, err
+	switch {
+	case err != nil:
+		return nil, nil, dialect.TypeError(reflect.TypeOf(v), raw, err)
+	case len(strict) > 0:
+		return nil, nil, strict[0]
 	}
 	if o, err = kind.Untyped(v); err != nil {
 		return nil, nil, err

@@ -77,7 +77,7 @@ func typedConversion[F, C any](to func(F) (C, error), from func(C) F) (form any,
 	toJSON = func(raw []byte) ([]byte, error) {
 		var f F
 		if err := json.Unmarshal(raw, &f); err != nil {
-			return nil, typeError(reflect.TypeFor[F](), raw, err)
+			return nil, TypeError(reflect.TypeFor[F](), raw, err)
 		}
 		c, err := to(f)
 		if err != nil {
@@ -88,15 +88,15 @@ func typedConversion[F, C any](to func(F) (C, error), from func(C) F) (form any,
 	fromJSON = func(raw []byte) ([]byte, error) {
 		var c C
 		if err := json.Unmarshal(raw, &c); err != nil { // an annotation of the manifest has changed it
-			return nil, typeError(reflect.TypeFor[C](), raw, err)
+			return nil, TypeError(reflect.TypeFor[C](), raw, err)
 		}
 		return json.Marshal(from(c))
 	}
 	return new(F), toJSON, fromJSON
 }
 
-// typeError names the first field whose JSON value has the wrong type.
-func typeError(t reflect.Type, raw []byte, err error) error {
+// TypeError names the first field whose JSON value has the wrong type.
+func TypeError(t reflect.Type, raw []byte, err error) error {
 	var v any
 	if unmarshalNumbers(raw, &v) == nil {
 		if at, why := fit.FindMismatch(t, v); why != "" {
