@@ -18,6 +18,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/edgebus/edgebus/broker/daemon/backup"
+	"github.com/edgebus/edgebus/broker/ordered"
 	"github.com/edgebus/edgebus/broker/sealed"
 	"github.com/edgebus/edgebus/cloud/cli/diagnosis"
 	"github.com/edgebus/edgebus/cloud/cluster"
@@ -99,6 +100,7 @@ func (t *hubTeller) run(ctx context.Context) {
 			asking, stop := context.WithTimeout(ctx, 2*time.Second)
 			engine := t.ask(asking)
 			stop()
+			t.noteBehind(&engine)
 			t.mu.Lock()
 			is := why != "" && why != t.barred
 			t.barred, t.engine = why, engine
@@ -112,6 +114,17 @@ func (t *hubTeller) run(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-tick.C:
+		}
+	}
+}
+
+// noteBehind notes for how long servers have lacked what the log has, as far as this hub has seen it grow.
+func (t *hubTeller) noteBehind(e *resource.ClusterEngine) {
+	now := time.Now()
+	for i := range e.Servers {
+		if s := &e.Servers[i]; s.Lag > 0 {
+			_, since := t.hubs.Behind(ordered.Position(e.End-min(s.Lag, e.End)), now, now)
+			s.BehindSeconds = since.Seconds()
 		}
 	}
 }
@@ -153,6 +166,7 @@ func (s *sharedLog) status(ctx context.Context) resource.ClusterStatus {
 	ctx, stop := context.WithTimeout(ctx, 2*time.Second)
 	defer stop()
 	st.Engine = s.engine.Status(ctx)
+	s.teller.noteBehind(&st.Engine)
 	return st
 }
 
@@ -184,6 +198,14 @@ func (s *sharedLog) count() (f clusterFigures) {
 	return f
 }
 
+// serversBehind is for how long the server that is furthest behind has lacked something.
+func (f clusterFigures) serversBehind() (most time.Duration) {
+	for _, s := range f.engine.Servers {
+		most = max(most, time.Duration(s.BehindSeconds*float64(time.Second)))
+	}
+	return most
+}
+
 func (s *sharedLog) registerHubs(gauge func(name, help string, value func() float64)) {
 	figure := func(name, help string, value func(clusterFigures) float64) {
 		gauge(name, help, func() float64 { return value(s.count()) })
@@ -192,6 +214,9 @@ func (s *sharedLog) registerHubs(gauge func(name, help string, value func() floa
 	figure("standbys", "Hubs that stand by and could take over now.", func(f clusterFigures) float64 { return float64(f.standbys) })
 	figure("hubs_away", "Hubs that were not heard for 10 s.", func(f clusterFigures) float64 { return float64(f.away) })
 	figure("behind_seconds", "For how long the hub that is furthest behind, of those that are there, has lacked something.", func(f clusterFigures) float64 { return f.behind.Seconds() })
+	figure("servers_behind_seconds", "For how long the log's server that is furthest behind, also of those that are gone, has lacked something, as of the last 10 s.", func(f clusterFigures) float64 {
+		return f.serversBehind().Seconds()
+	})
 	figure("quorum", "1 when most of the log's servers are there, as of the last 10 s.", func(f clusterFigures) float64 {
 		if f.engine.Quorum {
 			return 1
@@ -212,7 +237,8 @@ func (s *sharedLog) figures() func() map[string]string {
 		return map[string]string{
 			"cluster/owner": s.member.Owner(), "cluster/hubs": strconv.Itoa(f.hubs), "cluster/standbys": strconv.Itoa(f.standbys), "cluster/away": strconv.Itoa(f.away),
 			"cluster/behind": fmt.Sprintf("%.1f seconds", f.behind.Seconds()), "cluster/quorum": strconv.FormatBool(f.engine.Quorum),
-			"cluster/position": strconv.FormatUint(uint64(s.member.At()), 10), "cluster/epoch": strconv.FormatUint(s.member.Epoch(), 10),
+			"cluster/servers/behind": fmt.Sprintf("%.1f seconds", f.serversBehind().Seconds()),
+			"cluster/position":       strconv.FormatUint(uint64(s.member.At()), 10), "cluster/epoch": strconv.FormatUint(s.member.Epoch(), 10),
 		}
 	}
 }

@@ -8,10 +8,12 @@ import (
 	"crypto/tls"
 	"encoding/json"
 	"errors"
+	"maps"
 	"net"
 	"os"
 	"path/filepath"
 	"runtime/debug"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -140,6 +142,36 @@ func TestAHubWithAWrongClockOrATakenNameTakesNoLog(t *testing.T) {
 	tell(s, cluster.Hub{Name: "a", Instance: 3, Clock: time.Now()})
 	tell(s, cluster.Hub{Name: "a", Instance: 1, Clock: time.Now()})
 	require.ErrorContains(t, s.agrees(), "another hub has the name a, too: set another store.nats.name")
+}
+
+// A server that is behind for a moment is as it must be; one that doesn't catch up leaves the log with one copy less.
+func TestForHowLongAServerOfTheLogIsBehindIsKnown(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		at, lags := ordered.Position(100), map[string]uint64{"n1": 0, "n2": 3, "n3": 0}
+		s := &sharedLog{name: "a", member: cluster.New(cluster.Options{})}
+		s.teller.self = func() cluster.Hub { at += 10; return cluster.Hub{Name: "a", Instance: 1, At: at} }
+		s.teller.send = func(text []byte) { s.teller.hear(text) }
+		s.teller.check = func(context.Context) error { return nil }
+		s.teller.ask = func(context.Context) (e resource.ClusterEngine) {
+			e.End = uint64(at)
+			for _, name := range slices.Sorted(maps.Keys(lags)) {
+				e.Servers = append(e.Servers, resource.ClusterServer{Name: name, Lag: lags[name]})
+			}
+			lags["n3"] += 10 * checkTells // it stays where it is
+			return e
+		}
+		ctx, stop := context.WithCancel(t.Context())
+		defer stop()
+		go s.teller.run(ctx)
+		time.Sleep(time.Minute + time.Second) // by the clock of the test, which nobody waits for
+		synctest.Wait()
+		f := s.count()
+		require.Len(t, f.engine.Servers, 3)
+		require.Zero(t, f.engine.Servers[0].BehindSeconds)
+		require.Less(t, f.engine.Servers[1].BehindSeconds, 3.0)
+		require.InDelta(t, 60, f.engine.Servers[2].BehindSeconds, 5)
+		require.InDelta(t, 60, f.serversBehind().Seconds(), 5)
+	})
 }
 
 func TestAHubThatHasJustStartedHearsTheOthersBeforeItSaysHowTheyAre(t *testing.T) {

@@ -82,4 +82,6 @@ type ClusterServer struct {
 	Current bool   `json:"current"`
 	Offline bool   `json:"offline,omitempty"`
 	Lag     uint64 `json:"lag,omitempty"` // of its operations behind the leader's
+	// BehindSeconds is for how long it has lacked the first of those, as far as the hub has seen the log grow.
+	BehindSeconds float64 `json:"behindSeconds,omitempty"`
 }

@@ -23,6 +23,7 @@ type ClusterDiagnosis struct {
 
 const (
 	lateHub     = 10 * time.Second // behind, after which a hub that stands by is no good one to take over
+	lateServer  = 30 * time.Second // likewise, after which one of the log's servers may not catch up by itself
 	mostClock   = 2 * time.Second  // that clocks may differ
 	slowAnswer  = time.Second      // of the log's servers
 	fewestReady = 2                // hubs, of which one serves
@@ -75,7 +76,18 @@ func (d *ClusterDiagnosis) checkEngine() {
 			advice = "start it"
 		}
 		d.add(s.Offline, MarkWrong, advice, "the log's server %s is gone", s.Name)
-		d.add(!s.Offline && !s.Current, MarkLook, "", "the log's server %s is behind by %s", s.Name, amountOf(s.Lag, "operation"))
+		if s.Offline || s.Current {
+			continue
+		}
+		if s.BehindSeconds < lateServer.Seconds() {
+			d.add(true, MarkLook, "", "the log's server %s is behind by %s", s.Name, amountOf(s.Lag, "operation"))
+			continue
+		}
+		advice = "one more server that is lost stops the log meanwhile. If it isn't less behind in a minute: stop it, delete its store_dir, start it; if it is behind again, look at its disk and its network"
+		if !e.Quorum { // then it may be needed as it is
+			advice = ""
+		}
+		d.add(true, MarkWrong, advice, "the log's server %s is behind by %s, of %s", s.Name, amountOf(s.Lag, "operation"), roundSeconds(s.BehindSeconds))
 	}
 	d.add(e.Quorum && len(e.Servers) < e.Replicas, MarkWrong, "", "the log is on %s, and %d are to have it", amountOf(uint64(len(e.Servers)), "server"), e.Replicas)
 	d.add(e.Answer > slowAnswer.Seconds(), MarkLook, "look at its servers' disks, and at the network between them", "the log took %.1f s to answer", e.Answer)

@@ -31,13 +31,24 @@ func TestEachFaultOfAClusterHasAFindingWithWhatToDo(t *testing.T) {
 		said  string
 		mark  Mark
 	}{
-		"no owner":         {func(s *resource.ClusterStatus) { s.Owned, s.Silent = false, 7 }, "no hub serves: nothing was heard of a for 7.0 s", MarkWrong},
-		"none read of":     {func(s *resource.ClusterStatus) { s.Owner = "" }, "has not read yet", MarkWrong},
-		"no answer":        {func(s *resource.ClusterStatus) { s.Engine = resource.ClusterEngine{Error: "timeout"} }, "don't answer: timeout", MarkWrong},
-		"no quorum":        {func(s *resource.ClusterStatus) { s.Engine.Quorum = false }, "no quorum", MarkWrong},
-		"wrong settings":   {func(s *resource.ClusterStatus) { s.Engine.Wrong = "it drops frames" }, "it drops frames", MarkWrong},
-		"server gone":      {func(s *resource.ClusterStatus) { s.Engine.Servers[2].Offline = true }, "server n3 is gone", MarkWrong},
-		"server behind":    {func(s *resource.ClusterStatus) { s.Engine.Servers[2].Current, s.Engine.Servers[2].Lag = false, 9 }, "n3 is behind by 9", MarkLook},
+		"no owner":       {func(s *resource.ClusterStatus) { s.Owned, s.Silent = false, 7 }, "no hub serves: nothing was heard of a for 7.0 s", MarkWrong},
+		"none read of":   {func(s *resource.ClusterStatus) { s.Owner = "" }, "has not read yet", MarkWrong},
+		"no answer":      {func(s *resource.ClusterStatus) { s.Engine = resource.ClusterEngine{Error: "timeout"} }, "don't answer: timeout", MarkWrong},
+		"no quorum":      {func(s *resource.ClusterStatus) { s.Engine.Quorum = false }, "no quorum", MarkWrong},
+		"wrong settings": {func(s *resource.ClusterStatus) { s.Engine.Wrong = "it drops frames" }, "it drops frames", MarkWrong},
+		"server gone":    {func(s *resource.ClusterStatus) { s.Engine.Servers[2].Offline = true }, "server n3 is gone", MarkWrong},
+		"server behind":  {func(s *resource.ClusterStatus) { s.Engine.Servers[2].Current, s.Engine.Servers[2].Lag = false, 9 }, "n3 is behind by 9", MarkLook},
+		"server stays behind": {func(s *resource.ClusterStatus) {
+			n := &s.Engine.Servers[2]
+			n.Current, n.Lag, n.BehindSeconds = false, 1474, 47
+		}, "n3 is behind by 1474 operations, of 47s\n  → one more server that is lost stops the log meanwhile. If it isn't less behind in a minute: stop it, delete its store_dir", MarkWrong},
+		"server stays behind, and the leader is alone": {func(s *resource.ClusterStatus) { // then it may be the only one that has something
+			s.Engine.Quorum = false
+			for i := range s.Engine.Servers[1:] {
+				n := &s.Engine.Servers[1+i]
+				n.Current, n.Lag, n.BehindSeconds = false, 1474, 47
+			}
+		}, "n3 is behind by 1474 operations, of 47s\n✓", MarkWrong},
 		"server missing":   {func(s *resource.ClusterStatus) { s.Engine.Servers = s.Engine.Servers[:2] }, "the log is on 2 servers, and 3 are to have it", MarkWrong},
 		"slow servers":     {func(s *resource.ClusterStatus) { s.Engine.Answer = 1.5 }, "1.5 s to answer", MarkLook},
 		"a hub away":       {func(s *resource.ClusterStatus) { s.Hubs[1].Role, s.Hubs[1].Heard = resource.RoleAway, 200 }, "hub b was last heard 3m20s ago", MarkWrong},
