@@ -36,6 +36,7 @@ import (
 	"github.com/edgebus/edgebus/cloud/enroll"
 	"github.com/edgebus/edgebus/cloud/events"
 	"github.com/edgebus/edgebus/cloud/fleet"
+	"github.com/edgebus/edgebus/cloud/hubdata"
 	"github.com/edgebus/edgebus/cloud/objects"
 	"github.com/edgebus/edgebus/cloud/sources"
 	"github.com/edgebus/edgebus/cloud/store/disk"
@@ -45,9 +46,6 @@ import (
 	"github.com/edgebus/edgebus/topics/link"
 	"github.com/edgebus/edgebus/topics/resource"
 )
-
-// LogDir is where the hub's log is in its data directory: objects, what nodes reported, sessions, retained messages and wills.
-const LogDir = "log"
 
 // Options are what a hub needs.
 type Options struct {
@@ -90,16 +88,16 @@ func Run(ctx context.Context, o Options) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, st.Close()) }()
-	former, err := readReplaced(cfg.Data.Dir)
+	former, err := hubdata.ReadReplaced(cfg.Data.Dir)
 	if err != nil {
 		return err
 	}
 	identity := hubIdentity(st, slices.Concat(cfg.Replaces, former))
-	secrets, err := openSecretStore(ctx, cfg.Data.Dir, st, log)
+	secrets, err := hubdata.OpenSecretStore(ctx, cfg.Data.Dir, st, log)
 	if err != nil {
 		return err
 	}
-	secrets.announce = shared.announce()
+	secrets.Announce = shared.announce()
 	authority, err := openAuthority(&cfg, st, shared.announce(), log)
 	if err != nil {
 		return err
@@ -125,7 +123,7 @@ func Run(ctx context.Context, o Options) (err error) {
 	// Objects, by the rules for all of them, and what happened to them.
 	var treeOfNodes atomic.Pointer[twin.Twins]
 	registry := objects.New(objects.Options{
-		Reader: st, Writer: secrets, Derived: st, Log: log, Seal: secrets.key, Managers: api.Managers(), Audit: auditWrites(auditLog),
+		Reader: st, Writer: secrets, Derived: st, Log: log, Seal: secrets.Key, Managers: api.Managers(), Audit: auditWrites(auditLog),
 		NodeReferences: nodeReferences(st), Fetched: sources.IsFetched(st),
 		DeviceSettings: func(node string) []resource.ProtocolSettings { return readDeviceSettings(treeOfNodes.Load(), node) },
 	})
@@ -195,7 +193,7 @@ func Run(ctx context.Context, o Options) (err error) {
 	}
 
 	// The broker.
-	brokerOptions.Version, brokerOptions.Journal, brokerOptions.Metrics = o.Version, records.Table(brokerTable), metrics
+	brokerOptions.Version, brokerOptions.Journal, brokerOptions.Metrics = o.Version, records.Table(hubdata.BrokerTable), metrics
 	brokerOptions.Tree, brokerOptions.Presence, brokerOptions.Rejected = asked, enrollment, twins.Rejected
 	anonymous, why := cfg.Anonymous()
 	log.Info().Bool("anonymous", anonymous).Str("why", why).Msg("who comes over loopback without signing in")
@@ -226,7 +224,7 @@ func Run(ctx context.Context, o Options) (err error) {
 	// The API.
 	counted := index.New(index.Options{Reader: st, Watcher: st, Log: log})
 	space := dir.Space(log, copies.SetLowSpace)
-	followers := newFollowServer(cfg.Data.Dir, records, content, log)
+	followers := hubdata.NewFollowServer(cfg.Data.Dir, records, content, log)
 	followers.Register(metrics)
 	links := linkReporter(identity.ID, twins, br, commits, topicRules, space, shown, followers.Late, o.Version)
 	handler := api.New(api.Options{
@@ -249,13 +247,24 @@ func Run(ctx context.Context, o Options) (err error) {
 	})
 	guard := dir.Guard(log, records.InPlace)
 	commits.Guard(guard.Err)
-	backups := shared.socket(cfg.Data.Dir, snapshotData(records, content), secrets.rotate, log)
+	backups := shared.socket(cfg.Data.Dir, hubdata.Snapshot(records, content), secrets.Rotate, log)
 	if o.Ready != nil {
 		o.Ready(daemon.Addresses{MQTT: br.Addrs(), HTTP: site.Addrs()})
 	}
 	return daemon.RunGroup(ctx, mqttserver.RunWithAudit(auditLog, twins.Run), br.Serve, serveSite, content.Run, blobServer.Run, copies.Run,
 		bearer.Tokens.Run, counted.Run, recorder.Run, enrollment.Run, traces.Run, backups.Run, guard.Run, space.Run, watched.Run, shown.Run, shared.run, shared.serveCarried(br), shared.serveMirrors(st),
 		func(ctx context.Context) error { return topicRules.Run(ctx, br.RightsChanged) }, carrier.Run, controllers, followUpgradeReports(twins, st, log))
+}
+
+// hubIdentity is this hub's identity, which the data has, and those of the hubs that it replaces.
+func hubIdentity(st *disk.Store, replaces []string) (h twin.Hub) {
+	h.ID = resource.HubID(st.Identity())
+	for _, text := range replaces {
+		if other, err := resource.ParseHubID(text); err == nil { // it was checked before
+			h.Replaces = append(h.Replaces, other)
+		}
+	}
+	return h
 }
 
 // ignoreStop is no error if ctx has ended, as a hub's that stood by until then.
@@ -299,11 +308,11 @@ func tidyMemory(at daemon.Addresses) {
 // Main is the program cloudhub: it runs a hub as configured until it is told to stop, or one of the commands check,
 // backup, restore, takeover, rotate-key, take-authority, follow and cluster, and returns the exit code.
 func Main(args []string, stdout, stderr io.Writer) int {
-	if code, mine := dataProgram().Main(args, stdout, stderr); mine {
+	if code, mine := hubdata.Program().Main(args, stdout, stderr); mine {
 		return code
 	}
 	if len(args) > 0 && args[0] == "follow" {
-		return followMain(args[1:], stdout, stderr)
+		return hubdata.FollowMain(args[1:], stdout, stderr)
 	}
 	if len(args) > 0 && args[0] == "cluster" {
 		return clusterMain(args[1:], stdout, stderr)

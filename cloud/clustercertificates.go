@@ -16,6 +16,7 @@ import (
 	"github.com/edgebus/edgebus/broker/daemon/datadir"
 	"github.com/edgebus/edgebus/broker/sealed"
 	"github.com/edgebus/edgebus/cloud/clusterca"
+	"github.com/edgebus/edgebus/cloud/hubdata"
 )
 
 const certificatesAbout = `Makes for each NATS server that replicates the log a directory with its certificate, the hubs' authority, and settings that let nobody else in.
@@ -86,7 +87,7 @@ The hubs' settings: store.nats.servers [tls://NAME:4222, …], store.nats.monito
 
 // clusterKey reads the key of a hub's cluster, or makes it.
 func clusterKey(dir string) (key sealed.Key, err error) {
-	file := filepath.Join(dir, ClusterKeyFile)
+	file := filepath.Join(dir, hubdata.ClusterKeyFile)
 	if key, err = sealed.LoadKey(file); !errors.Is(err, fs.ErrNotExist) {
 		return key, err
 	}

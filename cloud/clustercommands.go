@@ -28,7 +28,9 @@ import (
 	"github.com/edgebus/edgebus/cloud/cli/exitcode"
 	"github.com/edgebus/edgebus/cloud/cli/printer"
 	"github.com/edgebus/edgebus/cloud/cli/terminal"
+	"github.com/edgebus/edgebus/cloud/cluster"
 	"github.com/edgebus/edgebus/cloud/clusterca"
+	"github.com/edgebus/edgebus/cloud/hubdata"
 	"github.com/edgebus/edgebus/cloud/jetstream"
 	"github.com/edgebus/edgebus/configs"
 )
@@ -290,9 +292,9 @@ func (c *clusterCall) hasData() (bool, error) {
 	if c.cfg.Store.Engine != "nats" {
 		return false, errors.New("store.engine is files: set it to nats, with store.nats.servers")
 	}
-	o := logOptions(c.cfg.Data.Dir)
+	o := hubdata.LogOptions(c.cfg.Data.Dir)
 	if _, err := os.Stat(o.Dir); errors.Is(err, fs.ErrNotExist) {
-		return false, refuseFormer(c.cfg.Data.Dir)
+		return false, hubdata.RefuseFormer(c.cfg.Data.Dir)
 	}
 	o.ReadOnly = true
 	records, err := journal.Open(o)
@@ -315,7 +317,7 @@ func (c *clusterCall) makeLog(ctx context.Context, log zerolog.Logger, anew bool
 	}
 	// The service is no root, who may be asked for this.
 	defer func() { err = errors.Join(err, datadir.CopyOwner(cfg.Data.Dir, cfg.Data.Dir), dir.Close()) }()
-	records, err := openLog(cfg.Data.Dir, log, nil, nil)
+	records, err := hubdata.OpenLog(cfg.Data.Dir, log, nil, nil)
 	if err != nil {
 		return err
 	}
@@ -324,7 +326,7 @@ func (c *clusterCall) makeLog(ctx context.Context, log zerolog.Logger, anew bool
 		return errors.Join(err, fmt.Errorf("%s is of a cluster already", cfg.Data.Dir))
 	}
 	if records.Stats().Records == 0 { // else it stays of the version that it is of
-		if err := raiseRecords(records); err != nil {
+		if err := cluster.RaiseRecords(records); err != nil {
 			return err
 		}
 	}
@@ -352,16 +354,16 @@ func (c *clusterCall) makeLog(ctx context.Context, log zerolog.Logger, anew bool
 	if err := records.Sync([]journal.RecordChange{journal.Origin{Log: id}.Change()}); err != nil {
 		return err
 	}
-	fmt.Fprintf(c.stdout, "The stream %s is the log of the hubs, sealed with %s. Start this hub; make a backup of it as soon as it serves (cloudhub backup FILE), and on each other host: cloudhub cluster join FILE\n", eo.Stream, filepath.Join(cfg.Data.Dir, ClusterKeyFile))
+	fmt.Fprintf(c.stdout, "The stream %s is the log of the hubs, sealed with %s. Start this hub; make a backup of it as soon as it serves (cloudhub backup FILE), and on each other host: cloudhub cluster join FILE\n", eo.Stream, filepath.Join(cfg.Data.Dir, hubdata.ClusterKeyFile))
 	return nil
 }
 
 // checkJoining refuses a backup of a hub that is in no cluster: two hubs would go on with it.
 func checkJoining(dir string) (err error) {
-	if _, err := sealed.LoadKey(filepath.Join(dir, ClusterKeyFile)); err != nil {
+	if _, err := sealed.LoadKey(filepath.Join(dir, hubdata.ClusterKeyFile)); err != nil {
 		return fmt.Errorf("the backup is of no hub of a cluster (%w): make one of a hub after `cloudhub cluster init`", err)
 	}
-	o := logOptions(dir)
+	o := hubdata.LogOptions(dir)
 	o.ReadOnly = true
 	records, err := journal.Open(o)
 	if err != nil {

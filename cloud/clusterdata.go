@@ -20,6 +20,7 @@ import (
 	"github.com/edgebus/edgebus/broker/sealed"
 	"github.com/edgebus/edgebus/cloud/cluster"
 	"github.com/edgebus/edgebus/cloud/enroll"
+	"github.com/edgebus/edgebus/cloud/hubdata"
 	"github.com/edgebus/edgebus/cloud/jetstream"
 	"github.com/edgebus/edgebus/cloud/store/disk"
 	"github.com/edgebus/edgebus/configs"
@@ -40,7 +41,7 @@ func openIdle(ctx context.Context, cfg configs.Hub, keyDir string, log zerolog.L
 		return nil, errors.New("store.engine is files: set it to nats, with store.nats.servers")
 	}
 	c := &idleCluster{cfg: cfg, log: log}
-	if c.key, err = sealed.LoadKey(filepath.Join(keyDir, ClusterKeyFile)); err != nil {
+	if c.key, err = sealed.LoadKey(filepath.Join(keyDir, hubdata.ClusterKeyFile)); err != nil {
 		return nil, err
 	}
 	o, err := engineOptions(cfg.Store.NATS, c.key, log)
@@ -94,7 +95,7 @@ func (c *idleCluster) refuseRunning(ctx context.Context) error {
 
 // catchUp brings a copy of the log in a data directory up to the log's end.
 func (c *idleCluster) catchUp(ctx context.Context, logDir string) (at ordered.Position, err error) {
-	o := logOptions("")
+	o := hubdata.LogOptions("")
 	o.Dir, o.Log = logDir, c.log
 	m := cluster.New(cluster.Options{Log: c.engine, Key: c.key, Name: "cloudhub cluster", Silence: c.cfg.Store.NATS.Silence, Logger: zerolog.Nop()})
 	defer m.Close()
@@ -122,7 +123,7 @@ func exportHub(c *clusterCall) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, idle.engine.Close()) }()
-	logDir := filepath.Join(c.cfg.Data.Dir, LogDir)
+	logDir := filepath.Join(c.cfg.Data.Dir, hubdata.LogDir)
 	at := ordered.Position(0)
 	detached, err := isDetached(logDir)
 	if err == nil && !detached { // an attempt before was not interrupted
@@ -145,7 +146,7 @@ func exportHub(c *clusterCall) (err error) {
 	if err := idle.engine.Renew(ctx); err != nil { // others are to find another log than theirs
 		return fmt.Errorf("%w. The other hubs could still go on: do it again before any hub is started", err)
 	}
-	for _, name := range []string{ClusterKeyFile, drainedFile} {
+	for _, name := range []string{hubdata.ClusterKeyFile, drainedFile} {
 		if err := os.Remove(filepath.Join(c.cfg.Data.Dir, name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}
@@ -155,7 +156,7 @@ func exportHub(c *clusterCall) (err error) {
 }
 
 func isDetached(logDir string) (is bool, err error) {
-	o := logOptions("")
+	o := hubdata.LogOptions("")
 	o.Dir, o.ReadOnly = logDir, true
 	records, err := journal.Open(o)
 	if err != nil {
@@ -166,7 +167,7 @@ func isDetached(logDir string) (is bool, err error) {
 }
 
 func detachCopy(logDir string, log zerolog.Logger) error {
-	o := logOptions("")
+	o := hubdata.LogOptions("")
 	o.Dir, o.Log = logDir, log
 	records, err := journal.Open(o)
 	if err != nil {
@@ -179,7 +180,7 @@ func detachCopy(logDir string, log zerolog.Logger) error {
 func (c *clusterCall) describeData() error {
 	fmt.Fprintln(c.stdout, c.cfg.Data.Dir)
 	var damage error
-	for _, part := range surveyData(c.cfg.Data.Dir) {
+	for _, part := range hubdata.Program().Survey(c.cfg.Data.Dir) {
 		if part.Err != nil {
 			damage = errors.Join(damage, fmt.Errorf("%s: %w", part.Name, part.Err))
 			continue
@@ -199,7 +200,7 @@ func restoreHub(c *clusterCall) error {
 	if c.cfg.Store.Engine != "nats" {
 		return errors.New("store.engine is files: set it to nats, with store.nats.servers; cloudhub restore restores a hub on files")
 	}
-	p := dataProgram()
+	p := hubdata.Program()
 	p.Command, p.AfterRestore = "cloudhub cluster restore", "The log is made anew with it now."
 	p.NewLineages = func(dir string, stamp uint32) error { return c.restoreData(ctx, dir, stamp, log) }
 	args := []string{"restore", "--data-dir", c.cfg.Data.Dir, c.flags.Arg(0)}
@@ -242,7 +243,7 @@ func (c *clusterCall) restoreData(ctx context.Context, dir string, stamp uint32,
 	if err != nil {
 		log.Warn().Err(err).Msg("what was revoked after the backup, and is not in this data directory, is not known: revoke it again")
 	}
-	if err := fork(dir, stamp, nil); err != nil {
+	if err := hubdata.Fork(dir, stamp, nil); err != nil {
 		return err
 	}
 	if latest == "" {
@@ -258,7 +259,7 @@ func (c *clusterCall) restoreData(ctx context.Context, dir string, stamp uint32,
 
 // inspect fails if the log can't be made on the servers as they are, by the key in a data directory.
 func (c *clusterCall) inspect(ctx context.Context, keyDir string, log zerolog.Logger) error {
-	key, err := sealed.LoadKey(filepath.Join(keyDir, ClusterKeyFile))
+	key, err := sealed.LoadKey(filepath.Join(keyDir, hubdata.ClusterKeyFile))
 	if err != nil {
 		return err
 	}
@@ -271,7 +272,7 @@ func (c *clusterCall) inspect(ctx context.Context, keyDir string, log zerolog.Lo
 
 // carryRevocations has restored data, in dir, know what was revoked by a later copy of its log.
 func carryRevocations(ctx context.Context, latest, dir string) error {
-	o := logOptions("")
+	o := hubdata.LogOptions("")
 	o.Dir, o.ReadOnly = latest, true
 	records, err := journal.Open(o)
 	if err != nil {
@@ -282,7 +283,7 @@ func carryRevocations(ctx context.Context, latest, dir string) error {
 		return errors.Join(err, records.Close())
 	}
 	same := false
-	err = withStore(dir, func(own *disk.Store, _ *journal.Journal) error {
+	err = hubdata.WithStore(dir, func(own *disk.Store, _ *journal.Journal) error {
 		same = own.Identity() == st.Identity()
 		return nil
 	})
@@ -324,7 +325,7 @@ func copyLog(from, into string) (copied string, err error) {
 	if copied, err = os.MkdirTemp(into, "log-*.new"); err != nil {
 		return "", err
 	}
-	if err = os.CopyFS(copied, os.DirFS(filepath.Join(from, LogDir))); err != nil {
+	if err = os.CopyFS(copied, os.DirFS(filepath.Join(from, hubdata.LogDir))); err != nil {
 		return "", errors.Join(err, os.RemoveAll(copied))
 	}
 	return copied, nil

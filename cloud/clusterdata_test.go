@@ -5,7 +5,6 @@ package cloud
 import (
 	"bytes"
 	"encoding/json"
-	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -21,6 +20,7 @@ import (
 	"github.com/edgebus/edgebus/broker/daemon/datadir"
 	"github.com/edgebus/edgebus/broker/journal"
 	"github.com/edgebus/edgebus/cloud/enroll"
+	"github.com/edgebus/edgebus/cloud/hubdata"
 	"github.com/edgebus/edgebus/cloud/store"
 	"github.com/edgebus/edgebus/cloud/store/disk"
 	"github.com/edgebus/edgebus/configs"
@@ -30,7 +30,7 @@ import (
 func TestARestoreKnowsWhatThisHubHadOfALogThatCannotBeRead(t *testing.T) {
 	data := t.TempDir()
 	revoke := func(node string) {
-		records, err := openLog(data, zerolog.Nop(), nil, nil)
+		records, err := hubdata.OpenLog(data, zerolog.Nop(), nil, nil)
 		require.NoError(t, err)
 		st, err := disk.Open(disk.Options{Journal: records})
 		require.NoError(t, err)
@@ -42,38 +42,22 @@ func TestARestoreKnowsWhatThisHubHadOfALogThatCannotBeRead(t *testing.T) {
 	}
 	revoke("before")
 	restored := filepath.Join(data, datadir.RestoreDir)
-	require.NoError(t, os.CopyFS(filepath.Join(restored, LogDir), os.DirFS(filepath.Join(data, LogDir))))
+	require.NoError(t, os.CopyFS(filepath.Join(restored, hubdata.LogDir), os.DirFS(filepath.Join(data, hubdata.LogDir))))
 	require.NoError(t, datadir.MakeDir(filepath.Join(restored, enroll.DirName)))
 	revoke("after")
 
 	c := &clusterCall{cfg: configs.Hub{Store: configs.HubStore{Engine: "nats"}}}
 	latest, err := c.latestLog(t.Context(), restored, zerolog.Nop())
-	require.ErrorContains(t, err, ClusterKeyFile, "the log can't be opened")
+	require.ErrorContains(t, err, hubdata.ClusterKeyFile, "the log can't be opened")
 	require.NoError(t, carryRevocations(t.Context(), latest, restored))
 	known, err := os.ReadFile(filepath.Join(restored, enroll.DirName, "revoked.json"))
 	require.NoError(t, err)
 	require.Contains(t, string(known), `"after"`)
 
-	require.NoError(t, os.RemoveAll(filepath.Join(data, LogDir)))
+	require.NoError(t, os.RemoveAll(filepath.Join(data, hubdata.LogDir)))
 	none, err := c.latestLog(t.Context(), restored, zerolog.Nop())
-	require.ErrorContains(t, err, ClusterKeyFile)
+	require.ErrorContains(t, err, hubdata.ClusterKeyFile)
 	require.Empty(t, none, "there is no other log")
-}
-
-// A program that is older than the log says which version it needs; the log isn't damaged.
-func TestACheckByAnOlderProgramSaysWhichVersionTheLogNeeds(t *testing.T) {
-	dir := t.TempDir()
-	newer := logOptions(dir)
-	newer.Version++
-	records, err := journal.Open(newer)
-	require.NoError(t, err)
-	require.NoError(t, journal.SetVersion(records, newer.Version))
-	require.NoError(t, records.Close())
-	var out bytes.Buffer
-	code, _ := dataProgram().Main([]string{"check", dir}, &out, &out)
-	require.Equal(t, 3, code, out.String())
-	require.NotContains(t, out.String(), "DAMAGED")
-	require.Contains(t, out.String(), fmt.Sprintf("upgrade it to one that knows version %d", newer.Version))
 }
 
 // What a command refuses it says by its own name.
@@ -112,7 +96,7 @@ func TestARestoreLooksAtTheServersFirst(t *testing.T) {
 	key, err := clusterKey(dir)
 	require.NoError(t, err)
 	require.NotZero(t, key)
-	records, err := openLog(dir, zerolog.Nop(), nil, nil)
+	records, err := hubdata.OpenLog(dir, zerolog.Nop(), nil, nil)
 	require.NoError(t, err)
 	require.NoError(t, records.Sync([]journal.RecordChange{journal.Origin{Log: 1}.Change()}))
 	require.NoError(t, records.Close())

@@ -27,6 +27,7 @@ import (
 	"github.com/edgebus/edgebus/broker/journal"
 	"github.com/edgebus/edgebus/broker/sealed"
 	"github.com/edgebus/edgebus/cloud/clusterca"
+	"github.com/edgebus/edgebus/cloud/hubdata"
 	"github.com/edgebus/edgebus/cloud/peer"
 	"github.com/edgebus/edgebus/configs"
 )
@@ -53,7 +54,7 @@ func joinHub(c *clusterCall) error {
 
 // joinWith joins with a backup.
 func (c *clusterCall) joinWith(file string, force bool) error {
-	p := dataProgram()
+	p := hubdata.Program()
 	p.Command, p.AfterRestore = "cloudhub cluster join", "Start cloudhub: it stands by, with what came after in the log."
 	p.NewLineages = func(dir string, _ uint32) error { return checkJoining(dir) }
 	args := []string{"restore", "--data-dir", c.cfg.Data.Dir, file}
@@ -125,7 +126,7 @@ func (c *clusterCall) joinFrom(ctx context.Context) error {
 
 // joinKey is the hubs' key, which is in the data directory from then on: init and import take it there.
 func (c *clusterCall) joinKey() (key sealed.Key, err error) {
-	own := filepath.Join(c.cfg.Data.Dir, ClusterKeyFile)
+	own := filepath.Join(c.cfg.Data.Dir, hubdata.ClusterKeyFile)
 	if c.key == "" {
 		if key, err = sealed.LoadKey(own); errors.Is(err, fs.ErrNotExist) {
 			err = fmt.Errorf("%w: copy it from another hub, as safely as it is kept there, or say with --key where it is", err)
@@ -153,9 +154,9 @@ func isJoined(dir string) (is bool, err error) {
 	if _, err := os.Stat(filepath.Join(dir, datadir.RestoreDir)); err == nil {
 		return false, nil // an attempt was interrupted
 	}
-	o := logOptions(dir)
+	o := hubdata.LogOptions(dir)
 	if _, err := os.Stat(o.Dir); errors.Is(err, fs.ErrNotExist) {
-		return false, refuseFormer(dir)
+		return false, hubdata.RefuseFormer(dir)
 	}
 	o.ReadOnly = true
 	records, err := journal.Open(o)
@@ -224,12 +225,12 @@ func takeBackupAt(ctx context.Context, dir string, o peer.Options, address strin
 // joinWithTaken joins with a backup that a hub gave. It has the key, too.
 func (c *clusterCall) joinWithTaken(file string, key sealed.Key) error {
 	dir, force := c.cfg.Data.Dir, c.force
-	for _, name := range []string{datadir.RestoreDir, LogDir} {
+	for _, name := range []string{datadir.RestoreDir, hubdata.LogDir} {
 		if _, err := os.Stat(filepath.Join(dir, name)); err == nil {
 			force = true // what an attempt that was interrupted has left, or an init that failed: it has no record
 		}
 	}
-	own := filepath.Join(dir, ClusterKeyFile)
+	own := filepath.Join(dir, hubdata.ClusterKeyFile)
 	if err := os.Remove(own); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}

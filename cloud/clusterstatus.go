@@ -22,6 +22,7 @@ import (
 	"github.com/edgebus/edgebus/broker/sealed"
 	"github.com/edgebus/edgebus/cloud/cli/diagnosis"
 	"github.com/edgebus/edgebus/cloud/cluster"
+	"github.com/edgebus/edgebus/cloud/hubdata"
 	"github.com/edgebus/edgebus/configs"
 	"github.com/edgebus/edgebus/topics/resource"
 )
@@ -305,7 +306,7 @@ func (s *sharedLog) serveStatus() http.Handler {
 
 // socket is where who may read the data directory asks this hub, also while it stands by.
 func (s *sharedLog) socket(dir string, snapshot backup.Snapshot, rotate backup.RotateKey, log zerolog.Logger) *backup.Server {
-	server := dataProgram().Listen(dir, snapshot, rotate, log)
+	server := hubdata.Program().Listen(dir, snapshot, rotate, log)
 	if s != nil {
 		server.Handle("GET "+clusterPath, s.serveStatus().ServeHTTP)
 		server.Handle("POST "+drainPath, s.serveDrain)

@@ -9,7 +9,6 @@
 //	cloud.go        Run, one straight line from the data directory to what runs; Main
 //	broker.go       the broker's options, of the settings
 //	access.go       who is let in, and what it may refer to: names, tokens, certificates, the audit log
-//	secretskey.go      the key of Secrets, and its rotation
 //	controllers.go  all controllers
 //	commands.go     commands that come over HTTP
 //	doctor.go       what is wrong with a node, by what the hub knows
@@ -36,12 +35,11 @@
 //	hubblobs.go     blobs copied between the hubs of a cluster
 //	hubkeys.go      the authority's files and the key of Secrets, copied between them
 //	beginanew_*.go  how a hub that owns it no more stops without a word
-//	maintenance.go  the commands check, backup, restore and takeover
-//	follow.go       the command follow: a copy of a hub on another machine
 //
 // # Packages, in reading order
 //
 //	store, store/disk   objects as bytes with a revision; the records that they are, and the index that serves reads
+//	hubdata             a hub's data directory: its log, the key of Secrets; the commands check, backup, restore, takeover and follow
 //	cluster, jetstream  one of several hubs owns the log that they share, the others stand by; the engine that NATS servers replicate it with
 //	objects             the one place in which objects are read and written by the rules for all of them: validation, field
 //	                    owners, finalizers, Secrets sealed (sealed.go), what a writer may refer to (objects/rawjson: parts of JSON without decoding it)

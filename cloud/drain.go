@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/edgebus/edgebus/broker/daemon/datadir"
+	"github.com/edgebus/edgebus/cloud/hubdata"
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
@@ -265,6 +266,6 @@ func backUpHub(c *clusterCall) error {
 	if c.force {
 		args = append(args, "--force")
 	}
-	code, _ := dataProgram().Main(args, c.stdout, c.stderr)
+	code, _ := hubdata.Program().Main(args, c.stdout, c.stderr)
 	return exitCode(code)
 }

@@ -10,7 +10,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/edgebus/edgebus/broker/journal"
 	"github.com/edgebus/edgebus/cloud/cluster"
 	"github.com/edgebus/edgebus/topics/resource"
 )
@@ -68,12 +67,4 @@ func (s *sharedLog) upgrade() func(http.ResponseWriter, *http.Request) error {
 		return nil
 	}
 	return s.finishUpgrade
-}
-
-// raiseRecords has the records of a hub that nobody else stands by for be of the program's version.
-func raiseRecords(j *journal.Journal) error {
-	if journal.VersionOf(j) < cluster.RecordsVersion {
-		return journal.SetVersion(j, cluster.RecordsVersion)
-	}
-	return nil
 }

@@ -20,6 +20,7 @@ import (
 	"github.com/edgebus/edgebus/broker/daemon"
 	"github.com/edgebus/edgebus/broker/ordered"
 	"github.com/edgebus/edgebus/cloud"
+	"github.com/edgebus/edgebus/cloud/hubdata"
 	"github.com/edgebus/edgebus/cloud/store"
 	"github.com/edgebus/edgebus/cloud/store/disk"
 	"github.com/edgebus/edgebus/configs"
@@ -54,7 +55,7 @@ func TestAHubAppendsOneFrameBetweenTakingTheLogAndServing(t *testing.T) {
 	servers := natsservers.Start(t, 3)
 	dir := t.TempDir()
 	data, config := filepath.Join(dir, "hub"), filepath.Join(dir, "hub.yaml")
-	st, err := disk.Open(disk.Options{Path: filepath.Join(data, cloud.LogDir), Log: zerolog.Nop()})
+	st, err := disk.Open(disk.Options{Path: filepath.Join(data, hubdata.LogDir), Log: zerolog.Nop()})
 	require.NoError(t, err)
 	put := func(kind, namespace, name, text string) {
 		t.Helper()

@@ -24,6 +24,7 @@ import (
 
 	"github.com/edgebus/edgebus/broker"
 	"github.com/edgebus/edgebus/cloud/api"
+	"github.com/edgebus/edgebus/cloud/hubdata"
 	"github.com/edgebus/edgebus/cloud/objects"
 	"github.com/edgebus/edgebus/cloud/sources"
 	"github.com/edgebus/edgebus/cloud/store"
@@ -55,7 +56,7 @@ var refererRights = map[string]broker.Identity{
 }
 
 func newReferenceHub(t *testing.T) *referenceHub {
-	st, err := disk.Open(disk.Options{Path: filepath.Join(t.TempDir(), LogDir)})
+	st, err := disk.Open(disk.Options{Path: filepath.Join(t.TempDir(), hubdata.LogDir)})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, st.Close()) })
 	r := &referenceHub{T: t, objs: objects.New(objects.Options{

@@ -31,12 +31,10 @@ import (
 	"github.com/edgebus/edgebus/cloud/cluster"
 	"github.com/edgebus/edgebus/cloud/clusterca"
 	"github.com/edgebus/edgebus/cloud/enroll"
+	"github.com/edgebus/edgebus/cloud/hubdata"
 	"github.com/edgebus/edgebus/cloud/jetstream"
 	"github.com/edgebus/edgebus/configs"
 )
-
-// ClusterKeyFile has the key that seals the log of several hubs, in the data directory of each.
-const ClusterKeyFile = "cluster.key"
 
 // sharedLog is the log of several hubs, which this one owns.
 type sharedLog struct {
@@ -75,23 +73,10 @@ type sharedLog struct {
 func openRecords(ctx context.Context, o Options, m metrics.Registry, committed func(time.Duration, int, error)) (*journal.Journal, *sharedLog, error) {
 	dir := o.Config.Data.Dir
 	if o.Config.Store.Engine != "nats" {
-		records, err := openLog(dir, o.Log, committed, o.Through)
-		if err != nil {
-			return nil, nil, err
-		}
-		err = refuseCopy(records)
-		if _, missing := os.Stat(filepath.Join(dir, ClusterKeyFile)); err != nil && missing == nil {
-			err = fmt.Errorf("%s is the data of a hub of a cluster, and store.engine is files: set it to nats. To begin a hub of its own with the data, make a backup and restore that", dir)
-		}
-		if err == nil {
-			err = raiseRecords(records)
-		}
-		if err != nil {
-			return nil, nil, errors.Join(err, records.Close())
-		}
-		return records, nil, nil
+		records, err := hubdata.OpenFiles(dir, o.Log, committed, o.Through)
+		return records, nil, err
 	}
-	key, err := sealed.LoadKey(filepath.Join(dir, ClusterKeyFile))
+	key, err := sealed.LoadKey(filepath.Join(dir, hubdata.ClusterKeyFile))
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil, fmt.Errorf("%s is of no cluster: `cloudhub cluster init` makes one, or `cloudhub cluster import` with its data, and `cloudhub cluster join` makes this hub one of others", dir)
 	}
@@ -168,7 +153,7 @@ func (s *sharedLog) own(ctx context.Context, o Options, key sealed.Key, m metric
 	s.standing.Store(s.member)
 	s.peers.start(ctx, s.member)
 	s.register(m)
-	jo := logOptions(o.Config.Data.Dir)
+	jo := hubdata.LogOptions(o.Config.Data.Dir)
 	jo.Log, jo.Shared, jo.Through = s.log, s.member.Commit, o.Through
 	jo.Committed = func(took time.Duration, commits int, err error) {
 		s.member.CheckStored(err)
@@ -191,7 +176,7 @@ func (s *sharedLog) own(ctx context.Context, o Options, key sealed.Key, m metric
 	var work sync.WaitGroup
 	work.Go(func() { carrier.Serve(standing) })
 	work.Go(func() { s.teller.run(standing) })
-	work.Go(func() { _ = s.socket(o.Config.Data.Dir, snapshotData(records, nil), nil, s.log).Run(standing) }) // it is logged
+	work.Go(func() { _ = s.socket(o.Config.Data.Dir, hubdata.Snapshot(records, nil), nil, s.log).Run(standing) }) // it is logged
 	if err = s.member.Stand(ctx, records); err != nil {
 		err = errors.Join(err, s.peers.Close()) // before the carrier ends: it is this hub that is gone, and not its clients
 	}

@@ -26,6 +26,14 @@ const (
 // each of them that a program of the version before can't read, or would read otherwise. What is new with a version is written once the log is of it (Records).
 const RecordsVersion = 1 + nextRecords
 
+// RaiseRecords has the records of a hub that nobody else stands by for be of the program's version.
+func RaiseRecords(j *journal.Journal) error {
+	if journal.VersionOf(j) < RecordsVersion {
+		return journal.SetVersion(j, RecordsVersion)
+	}
+	return nil
+}
+
 // frame is what a member appends. Its number is its own for each writer, which is new with each start.
 type frame struct {
 	kind           byte

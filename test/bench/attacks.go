@@ -16,7 +16,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/edgebus/edgebus/cloud"
+	"github.com/edgebus/edgebus/cloud/hubdata"
 	"github.com/edgebus/edgebus/cloud/store/disk"
 	"github.com/edgebus/edgebus/test/flood"
 	"github.com/edgebus/edgebus/topics/password"
@@ -137,7 +137,7 @@ func openAttacked(b benchRun, program, cpu, settings string, prepare func(dir st
 }
 
 func makeAttackedObjects(dir string) error {
-	st, err := disk.Open(disk.Options{Path: filepath.Join(dir, cloud.LogDir)})
+	st, err := disk.Open(disk.Options{Path: filepath.Join(dir, hubdata.LogDir)})
 	if err != nil {
 		return err
 	}

@@ -20,7 +20,7 @@ import (
 	"time"
 
 	"github.com/edgebus/edgebus/broker/client"
-	"github.com/edgebus/edgebus/cloud"
+	"github.com/edgebus/edgebus/cloud/hubdata"
 	"github.com/edgebus/edgebus/cloud/store"
 	"github.com/edgebus/edgebus/cloud/store/disk"
 	"github.com/edgebus/edgebus/topics"
@@ -62,7 +62,7 @@ func measureHubMemory(b benchRun) error {
 		return err
 	}
 	defer hub.stop()
-	size, err := logSize(filepath.Join(full, cloud.LogDir))
+	size, err := logSize(filepath.Join(full, hubdata.LogDir))
 	if err != nil {
 		return err
 	}
@@ -147,7 +147,7 @@ func anonymousMemory(pid int) (float64, error) {
 
 // makeFleet writes what so many nodes reported, as a hub would have stored it.
 func makeFleet(dir string) error {
-	st, err := disk.Open(disk.Options{Path: filepath.Join(dir, cloud.LogDir)})
+	st, err := disk.Open(disk.Options{Path: filepath.Join(dir, hubdata.LogDir)})
 	if err != nil {
 		return err
 	}

@@ -13,7 +13,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/edgebus/edgebus/cloud"
+	"github.com/edgebus/edgebus/cloud/hubdata"
 	"github.com/edgebus/edgebus/cloud/store"
 	"github.com/edgebus/edgebus/cloud/store/disk"
 	"github.com/edgebus/edgebus/topics"
@@ -23,7 +23,7 @@ import (
 
 // makeObjects writes Devices and what their nodes reported, as a hub would have stored them.
 func makeObjects(dir string) error {
-	st, err := disk.Open(disk.Options{Path: filepath.Join(dir, cloud.LogDir)})
+	st, err := disk.Open(disk.Options{Path: filepath.Join(dir, hubdata.LogDir)})
 	if err != nil {
 		return err
 	}

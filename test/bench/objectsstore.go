@@ -15,7 +15,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/edgebus/edgebus/cloud"
+	"github.com/edgebus/edgebus/cloud/hubdata"
 	"github.com/edgebus/edgebus/cloud/store"
 	"github.com/edgebus/edgebus/cloud/store/disk"
 	"github.com/edgebus/edgebus/topics/resource"
@@ -41,7 +41,7 @@ func rawStore(b benchRun, dir string) (f rawFigures, err error) {
 		return f, err
 	}
 	begin := time.Now()
-	st, err := disk.Open(disk.Options{Path: filepath.Join(alone, cloud.LogDir)})
+	st, err := disk.Open(disk.Options{Path: filepath.Join(alone, hubdata.LogDir)})
 	if err != nil {
 		return f, err
 	}

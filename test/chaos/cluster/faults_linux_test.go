@@ -14,7 +14,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/edgebus/edgebus/cloud"
+	"github.com/edgebus/edgebus/cloud/hubdata"
 )
 
 // longFault is how long a fault lasts of which hubs must take notice.
@@ -304,7 +304,7 @@ func (c *hubs) staysUp(h *hub) bool {
 
 // damageLog flips a bit in some blocks of the last file of a hub's log.
 func damageLog(data string) error {
-	files, err := filepath.Glob(filepath.Join(data, cloud.LogDir, "[0-9]*"))
+	files, err := filepath.Glob(filepath.Join(data, hubdata.LogDir, "[0-9]*"))
 	if err != nil || len(files) == 0 {
 		return errors.Join(err, fmt.Errorf("%s has no log", data))
 	}

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package cloud
+package hubdata
 
 import (
 	"context"
@@ -36,8 +36,14 @@ import (
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
-// dataProgram describes the hub's data to the commands check, backup and restore.
-func dataProgram() backup.Program {
+// LogDir is where the hub's log is in its data directory: objects, what nodes reported, sessions, retained messages and wills.
+const LogDir = "log"
+
+// ClusterKeyFile has the key that seals the log of several hubs, in the data directory of each.
+const ClusterKeyFile = "cluster.key"
+
+// Program describes the hub's data to the commands check, backup and restore.
+func Program() backup.Program {
 	return backup.Program{
 		Name: "cloudhub",
 		DataDir: func(file string) (string, error) {
@@ -57,7 +63,7 @@ func dataProgram() backup.Program {
 		TakeOver:     takeOverData,
 		RelatedFiles: []string{LogDir, seal.FileName},
 		CheckRelated: func(dir string) error {
-			return withStore(dir, func(st *disk.Store, _ *journal.Journal) error {
+			return WithStore(dir, func(st *disk.Store, _ *journal.Journal) error {
 				_, _, err := checkSealKey(dir, st)
 				return err
 			})
@@ -65,25 +71,45 @@ func dataProgram() backup.Program {
 	}
 }
 
-// brokerTable is the number of the broker's table in the log.
-const brokerTable = 0
+// BrokerTable is the number of the broker's table in the log.
+const BrokerTable = 0
 
-func logOptions(dir string) journal.Options {
+// LogOptions are how the hub's log is opened.
+func LogOptions(dir string) journal.Options {
 	return journal.Options{Dir: filepath.Join(dir, LogDir), Name: "the hub's log", Keeps: "the objects, sessions and retained messages", Version: cluster.RecordsVersion}
 }
 
-// openLog opens the hub's log. A directory with the files of an older hub, which had none, is refused.
-func openLog(dir string, log zerolog.Logger, committed func(time.Duration, int, error), through func(ordered.Log) ordered.Log) (*journal.Journal, error) {
-	if err := refuseFormer(dir); err != nil {
+// OpenLog opens the hub's log. A directory with the files of an older hub, which had none, is refused.
+func OpenLog(dir string, log zerolog.Logger, committed func(time.Duration, int, error), through func(ordered.Log) ordered.Log) (*journal.Journal, error) {
+	if err := RefuseFormer(dir); err != nil {
 		return nil, err
 	}
-	o := logOptions(dir)
+	o := LogOptions(dir)
 	o.Log, o.Committed, o.Through = log, committed, through
 	return journal.Open(o)
 }
 
-// refuseFormer fails if a data directory is of a hub that kept its objects in a file of their own.
-func refuseFormer(dir string) error {
+// OpenFiles opens the log of a hub that is to serve with store.engine files.
+func OpenFiles(dir string, log zerolog.Logger, committed func(time.Duration, int, error), through func(ordered.Log) ordered.Log) (*journal.Journal, error) {
+	records, err := OpenLog(dir, log, committed, through)
+	if err != nil {
+		return nil, err
+	}
+	err = refuseCopy(records)
+	if _, missing := os.Stat(filepath.Join(dir, ClusterKeyFile)); err != nil && missing == nil {
+		err = fmt.Errorf("%s is the data of a hub of a cluster, and store.engine is files: set it to nats. To begin a hub of its own with the data, make a backup and restore that", dir)
+	}
+	if err == nil {
+		err = cluster.RaiseRecords(records)
+	}
+	if err != nil {
+		return nil, errors.Join(err, records.Close())
+	}
+	return records, nil
+}
+
+// RefuseFormer fails if a data directory is of a hub that kept its objects in a file of their own.
+func RefuseFormer(dir string) error {
 	former := filepath.Join(dir, "hub.db")
 	if _, err := os.Stat(former); err != nil {
 		return nil
@@ -91,9 +117,9 @@ func refuseFormer(dir string) error {
 	return fmt.Errorf("%s is of another version of this program, which kept objects in a file of their own. %s", former, disk.HowToMove(dir))
 }
 
-// snapshotData takes the log of a running hub at one moment. No blob is removed until the backup is finished; those that are put
+// Snapshot takes the log of a running hub at one moment. No blob is removed until the backup is finished; those that are put
 // meanwhile may be in it or not.
-func snapshotData(records *journal.Journal, content *blobs.Store) backup.Snapshot {
+func Snapshot(records *journal.Journal, content *blobs.Store) backup.Snapshot {
 	return mqttserver.SnapshotStores(records, func() ([]backup.Source, func(), error) {
 		if content == nil { // of a hub that stands by, which removes none
 			return nil, func() {}, nil
@@ -105,14 +131,14 @@ func snapshotData(records *journal.Journal, content *blobs.Store) backup.Snapsho
 func surveyData(dir string) []backup.DataPart {
 	log, secrets, authority := backup.DataPart{Name: LogDir}, backup.DataPart{Name: seal.FileName}, backup.DataPart{Name: enroll.DirName}
 	count := 0
-	log.Err = withStore(dir, func(st *disk.Store, records *journal.Journal) error {
+	log.Err = WithStore(dir, func(st *disk.Store, records *journal.Journal) error {
 		objects, err := surveyStore(st)
 		if err != nil {
 			return err
 		}
 		_, count, secrets.Err = checkSealKey(dir, st)
 		authority.Contents, authority.Err = enroll.CheckAuthority(dir, st)
-		sessions, err := mqttserver.DescribeSessions(records.Table(brokerTable))
+		sessions, err := mqttserver.DescribeSessions(records.Table(BrokerTable))
 		log.Contents = objects + "; " + sessions
 		return err
 	})
@@ -135,12 +161,12 @@ func surveyData(dir string) []backup.DataPart {
 	return parts
 }
 
-// withStore opens the log of a hub that is stopped.
-func withStore(dir string, look func(*disk.Store, *journal.Journal) error) (err error) {
-	if err := refuseFormer(dir); err != nil {
+// WithStore opens the log of a hub that is stopped.
+func WithStore(dir string, look func(*disk.Store, *journal.Journal) error) (err error) {
+	if err := RefuseFormer(dir); err != nil {
 		return err
 	}
-	o := logOptions(dir)
+	o := LogOptions(dir)
 	o.ReadOnly = true
 	records, err := journal.Open(o)
 	if err != nil {
@@ -184,7 +210,8 @@ func surveyStore(st *disk.Store) (has string, err error) {
 // replacedFile has the identities of the hubs whose copies were taken over in a data directory, a line each.
 const replacedFile = "replaced"
 
-func readReplaced(dir string) (ids []string, err error) {
+// ReadReplaced reads the identities of the hubs in whose place a data directory is.
+func ReadReplaced(dir string) (ids []string, err error) {
 	text, err := os.ReadFile(filepath.Join(dir, replacedFile))
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
@@ -198,21 +225,10 @@ func readReplaced(dir string) (ids []string, err error) {
 	return ids, err
 }
 
-// hubIdentity is this hub's identity, which the data has, and those of the hubs that it replaces.
-func hubIdentity(st *disk.Store, replaces []string) (h twin.Hub) {
-	h.ID = resource.HubID(st.Identity())
-	for _, text := range replaces {
-		if other, err := resource.ParseHubID(text); err == nil { // it was checked before
-			h.Replaces = append(h.Replaces, other)
-		}
-	}
-	return h
-}
-
 // becomeAnother gives the data of a copy another identity, and notes the one that it replaces: the hub that it is of, should it come back, then
 // leaves the nodes alone that this one was connected to.
 func becomeAnother(dir string, st *disk.Store) error {
-	ids, err := readReplaced(dir)
+	ids, err := ReadReplaced(dir)
 	if err == nil { // first: a copy whose takeover is interrupted is taken over again
 		ids = append(ids, resource.HubID(st.Identity()).String())
 		err = datadir.WriteFile(filepath.Join(dir, replacedFile), []byte(strings.Join(ids, "\n")+"\n"))
@@ -228,12 +244,12 @@ func forkData(dir string, stamp uint32) error {
 	if errors.Is(err, fs.ErrNotExist) {
 		err = nil
 	}
-	return errors.Join(err, fork(dir, stamp, nil))
+	return errors.Join(err, Fork(dir, stamp, nil))
 }
 
 // takeOverData is forkData for a copy of another hub.
 func takeOverData(dir string, stamp uint32) error {
-	if err := fork(dir, stamp, func(st *disk.Store) error { return becomeAnother(dir, st) }); err != nil {
+	if err := Fork(dir, stamp, func(st *disk.Store) error { return becomeAnother(dir, st) }); err != nil {
 		return err
 	}
 	for _, name := range []string{follow.StateFile, follow.MetricsFile} { // it follows nobody now
@@ -244,8 +260,9 @@ func takeOverData(dir string, stamp uint32) error {
 	return nil
 }
 
-func fork(dir string, stamp uint32, first func(*disk.Store) error) (err error) {
-	records, err := openLog(dir, zerolog.Nop(), nil, nil)
+// Fork makes revisions and versions of data in dir go on above all that may have been given after it was copied.
+func Fork(dir string, stamp uint32, first func(*disk.Store) error) (err error) {
+	records, err := OpenLog(dir, zerolog.Nop(), nil, nil)
 	if err != nil {
 		return err
 	}

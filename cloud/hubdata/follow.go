@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package cloud
+package hubdata
 
 import (
 	"bytes"
@@ -42,8 +42,8 @@ func followedFiles() follow.Files {
 	}
 }
 
-// newFollowServer serves the log of a running hub to who copies it.
-func newFollowServer(dir string, records *journal.Journal, content *blobs.Store, log zerolog.Logger) *follow.Server {
+// NewFollowServer serves the log of a running hub to who copies it.
+func NewFollowServer(dir string, records *journal.Journal, content *blobs.Store, log zerolog.Logger) *follow.Server {
 	return follow.NewServer(follow.ServerOptions{
 		Source: journal.SourceOf(records), Dir: dir, Files: followedFiles(), Log: log,
 		Blobs: func() (digests []string) {
@@ -71,7 +71,7 @@ func checkCopy(dir string) (said string, err error) {
 	if _, err := os.Stat(filepath.Join(dir, ClusterKeyFile)); err == nil {
 		return "", fmt.Errorf("%s is the data of a hub of a cluster: one of those that stand by takes over by itself", dir)
 	}
-	o := logOptions(dir)
+	o := LogOptions(dir)
 	if err := follow.EndReplacement(o.Dir); err != nil {
 		return "", err
 	}
@@ -122,8 +122,8 @@ Usage:
 Flags:
 `
 
-// followMain is the command follow.
-func followMain(args []string, stdout, stderr io.Writer) int {
+// FollowMain is the command follow.
+func FollowMain(args []string, stdout, stderr io.Writer) int {
 	var f followFlags
 	flags := pflag.NewFlagSet("follow", pflag.ContinueOnError)
 	flags.SetOutput(stdout)
@@ -209,7 +209,7 @@ func (f followFlags) run(ctx context.Context, log zerolog.Logger) (err error) {
 		return err
 	}
 	open := func(path string) (*journal.Journal, error) {
-		o := logOptions(f.dir)
+		o := LogOptions(f.dir)
 		o.Dir, o.Name, o.Log = path, "the copy of the hub's log", log
 		return journal.Open(o)
 	}

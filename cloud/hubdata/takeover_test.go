@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package cloud
+package hubdata
 
 import (
 	"bytes"
@@ -45,7 +45,7 @@ func copyToTakeOver(t *testing.T) (dir string, identity uint32, rev uint64) {
 		identity = st.Identity()
 		_, rev = st.Counts()
 	})
-	records, err := openLog(dir, zerolog.Nop(), nil, nil)
+	records, err := OpenLog(dir, zerolog.Nop(), nil, nil)
 	require.NoError(t, err)
 	require.NoError(t, journal.CopyIn(records).Apply(journal.Origin{Log: 7, At: 5, Whole: 5}))
 	require.NoError(t, records.Close())
@@ -54,7 +54,7 @@ func copyToTakeOver(t *testing.T) (dir string, identity uint32, rev uint64) {
 
 // isCopy reports whether a directory is a copy that no hub starts on.
 func isCopy(t *testing.T, dir string) bool {
-	records, err := openLog(dir, zerolog.Nop(), nil, nil)
+	records, err := OpenLog(dir, zerolog.Nop(), nil, nil)
 	require.NoError(t, err)
 	refused := refuseCopy(records)
 	require.NoError(t, records.Close())
@@ -63,7 +63,7 @@ func isCopy(t *testing.T, dir string) bool {
 
 func takeOverIn(dir string) (code int, said string) {
 	var out bytes.Buffer
-	code = Main([]string{"takeover", "--data-dir", dir}, &out, &out)
+	code, _ = Program().Main([]string{"takeover", "--data-dir", dir}, &out, &out)
 	return code, out.String()
 }
 
@@ -74,7 +74,7 @@ func requireTakenOver(t *testing.T, dir string, identity uint32, rev uint64) {
 	require.NoError(t, err)
 	stamp, err := strconv.ParseUint(strings.TrimSpace(string(text)), 10, 32)
 	require.NoError(t, err)
-	replaced, err := readReplaced(dir)
+	replaced, err := ReadReplaced(dir)
 	require.NoError(t, err)
 	require.Contains(t, replaced, resource.HubID(identity).String())
 	withHub(t, dir, func(st *disk.Store) {
@@ -92,7 +92,8 @@ func requireTakenOver(t *testing.T, dir string, identity uint32, rev uint64) {
 		}
 	})
 	var out bytes.Buffer
-	require.Zero(t, Main([]string{"check", dir}, &out, &out), out.String())
+	code, _ := Program().Main([]string{"check", dir}, &out, &out)
+	require.Zero(t, code, out.String())
 	code, said := takeOverIn(dir)
 	require.NotZero(t, code)
 	require.Contains(t, said, "is the data directory of a hub, and no copy: start it as it is")

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package cloud
+package hubdata
 
 import (
 	"context"
@@ -85,31 +85,31 @@ func describeUnopened(closed []store.Object, of int) string {
 	return fmt.Sprintf("%s (%d of %d) can't be opened", objects.JoinFirst(names), len(closed), of)
 }
 
-// secretStore is the hub's store of Secrets while their key may change. All Secrets are written through it.
+// SecretStore is the hub's store of Secrets while their key may change. All Secrets are written through it.
 //
 // A rotation writes a new key before the old one into the key's file, encrypts each Secret anew by an ordinary write, and deletes the
 // old key from the file once no Secret needs it. It may be interrupted anywhere: until its last step both keys are in the file, and the
 // next start goes on with it.
-type secretStore struct {
+type SecretStore struct {
 	store.Reader
 	store.Writer
-	key      *seal.Key
+	Key      *seal.Key
 	log      zerolog.Logger
-	announce func() error // has other hubs have a new key before it is used; nil: there are none
+	Announce func() error // has other hubs have a new key before it is used; nil: there are none
 	// rotating is held for reading by writes of Secrets: one that began before a rotation has ended before the rotation lists what it
 	// has to encrypt anew, and one that begins later encrypts anew itself what was encrypted before.
 	rotating sync.RWMutex
 	onStep   func(done string) error // called after each step of a rotation, which an error ends; nil, except in tests
 }
 
-// openSecretStore checks the key of the Secrets, makes one if there is none, and ends a rotation that was interrupted. If that can't be
+// OpenSecretStore checks the key of the Secrets, makes one if there is none, and ends a rotation that was interrupted. If that can't be
 // ended, as on a full disk, both keys stay.
-func openSecretStore(ctx context.Context, dir string, st *disk.Store, log zerolog.Logger) (*secretStore, error) {
+func OpenSecretStore(ctx context.Context, dir string, st *disk.Store, log zerolog.Logger) (*SecretStore, error) {
 	key, err := openSealKey(dir, st)
 	if err != nil {
 		return nil, err
 	}
-	s := &secretStore{Reader: st, Writer: st, key: key, log: log}
+	s := &SecretStore{Reader: st, Writer: st, Key: key, log: log}
 	if !key.Rotating() {
 		return s, nil
 	}
@@ -123,16 +123,16 @@ func openSecretStore(ctx context.Context, dir string, st *disk.Store, log zerolo
 
 // Create stores a new object, which its writer (objects.Registry) has encrypted if it is a Secret. If the key was rotated meanwhile,
 // its content is encrypted anew.
-func (s *secretStore) Create(ctx context.Context, o store.Object) (store.Object, error) {
+func (s *SecretStore) Create(ctx context.Context, o store.Object) (store.Object, error) {
 	return s.write(o, func(o store.Object) (store.Object, error) { return s.Writer.Create(ctx, o) })
 }
 
 // Update replaces an object, as Create stores one.
-func (s *secretStore) Update(ctx context.Context, o store.Object, expect uint64) (store.Object, error) {
+func (s *SecretStore) Update(ctx context.Context, o store.Object, expect uint64) (store.Object, error) {
 	return s.write(o, func(o store.Object) (store.Object, error) { return s.Writer.Update(ctx, o, expect) })
 }
 
-func (s *secretStore) write(o store.Object, write func(store.Object) (store.Object, error)) (store.Object, error) {
+func (s *SecretStore) write(o store.Object, write func(store.Object) (store.Object, error)) (store.Object, error) {
 	if o.Kind != resource.KindSecret {
 		return write(o)
 	}
@@ -146,8 +146,8 @@ func (s *secretStore) write(o store.Object, write func(store.Object) (store.Obje
 }
 
 // reseal is a Secret with its content encrypted with the newest key, and whether that changed anything.
-func (s *secretStore) reseal(o store.Object) (_ store.Object, changed bool, err error) {
-	if o.Data == nil || !s.key.Rotated() {
+func (s *SecretStore) reseal(o store.Object) (_ store.Object, changed bool, err error) {
+	if o.Data == nil || !s.Key.Rotated() {
 		return o, false, nil
 	}
 	fields := make(map[string]json.RawMessage)
@@ -158,14 +158,14 @@ func (s *secretStore) reseal(o store.Object) (_ store.Object, changed bool, err 
 	if err := json.Unmarshal(fields["sealed"], &old); err != nil {
 		return o, false, fmt.Errorf("%s: %w", o.Key, err)
 	}
-	if s.key.Current(old, o.Key.String()) {
+	if s.Key.Current(old, o.Key.String()) {
 		return o, false, nil
 	}
-	plain, err := s.key.Open(old, o.Key.String())
+	plain, err := s.Key.Open(old, o.Key.String())
 	if err != nil {
 		return o, false, err
 	}
-	sealed, err := s.key.Seal(plain, o.Key.String())
+	sealed, err := s.Key.Seal(plain, o.Key.String())
 	if err != nil {
 		return o, false, err
 	}
@@ -176,11 +176,11 @@ func (s *secretStore) reseal(o store.Object) (_ store.Object, changed bool, err 
 	return o, true, err
 }
 
-// rotate makes a new key, and encrypts all Secrets with it.
-func (s *secretStore) rotate(ctx context.Context) (said string, err error) {
+// Rotate makes a new key, and encrypts all Secrets with it.
+func (s *SecretStore) Rotate(ctx context.Context) (said string, err error) {
 	s.rotating.Lock()
-	if err = s.key.Rotate(); err == nil && s.announce != nil {
-		err = s.announce()
+	if err = s.Key.Rotate(); err == nil && s.Announce != nil {
+		err = s.Announce()
 	}
 	s.rotating.Unlock()
 	if err == nil {
@@ -197,7 +197,7 @@ func (s *secretStore) rotate(ctx context.Context) (said string, err error) {
 	return fmt.Sprintf("%s has a new key; %d Secrets were encrypted with it, and the old key is deleted", seal.FileName, count), nil
 }
 
-func (s *secretStore) afterStep(step string) error {
+func (s *SecretStore) afterStep(step string) error {
 	if s.onStep == nil {
 		return nil
 	}
@@ -205,7 +205,7 @@ func (s *secretStore) afterStep(step string) error {
 }
 
 // finishRotation encrypts what former keys have encrypted, and deletes these keys.
-func (s *secretStore) finishRotation(ctx context.Context) (count int, err error) {
+func (s *SecretStore) finishRotation(ctx context.Context) (count int, err error) {
 	for {
 		n, err := s.resealAll(ctx)
 		if err != nil {
@@ -218,7 +218,7 @@ func (s *secretStore) finishRotation(ctx context.Context) (count int, err error)
 	if err := s.afterStep("all Secrets"); err != nil {
 		return count, err
 	}
-	if err := s.key.Retire(); err != nil {
+	if err := s.Key.Retire(); err != nil {
 		return count, err
 	}
 	return count, s.afterStep("the old key")
@@ -226,7 +226,7 @@ func (s *secretStore) finishRotation(ctx context.Context) (count int, err error)
 
 // resealAll writes the Secrets that former keys have encrypted. One that somebody else writes or deletes meanwhile is left to the next
 // call.
-func (s *secretStore) resealAll(ctx context.Context) (count int, err error) {
+func (s *SecretStore) resealAll(ctx context.Context) (count int, err error) {
 	page, err := s.List(ctx, resource.KindSecret, store.ListOptions{})
 	if err != nil {
 		return 0, err
@@ -256,12 +256,12 @@ func (s *secretStore) resealAll(ctx context.Context) (count int, err error) {
 	return count, g.Wait()
 }
 
-// rotateOffline is rotate for a hub that is stopped.
+// rotateOffline is Rotate for a hub that is stopped.
 func rotateOffline(ctx context.Context, dir string) (said string, err error) {
 	if _, err := os.Stat(filepath.Join(dir, ClusterKeyFile)); err == nil {
 		return "", fmt.Errorf("%s is the data of a hub of a cluster, which doesn't run: run rotate-key at the hub that serves", dir)
 	}
-	records, err := openLog(dir, zerolog.Nop(), nil, nil)
+	records, err := OpenLog(dir, zerolog.Nop(), nil, nil)
 	if err != nil {
 		return "", err
 	}
@@ -275,5 +275,5 @@ func rotateOffline(ctx context.Context, dir string) (said string, err error) {
 	if err != nil {
 		return "", err
 	}
-	return (&secretStore{Reader: st, Writer: st, key: key, log: zerolog.Nop()}).rotate(ctx)
+	return (&SecretStore{Reader: st, Writer: st, Key: key, log: zerolog.Nop()}).Rotate(ctx)
 }

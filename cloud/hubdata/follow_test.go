@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package cloud
+package hubdata
 
 import (
 	"os"
@@ -16,7 +16,7 @@ import (
 // The follower may have been killed while a whole copy took the place of the one before: then there is one to take over all the same.
 func TestACopyWhoseReplacementWasInterruptedIsTakenOver(t *testing.T) {
 	dir := t.TempDir()
-	records, err := openLog(dir, zerolog.Nop(), nil, nil)
+	records, err := OpenLog(dir, zerolog.Nop(), nil, nil)
 	require.NoError(t, err)
 	require.NoError(t, records.Sync([]journal.RecordChange{journal.Origin{Log: 1, At: 1}.Change()}))
 	require.NoError(t, records.Close())

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package cloud
+package hubdata
 
 import (
+	"bytes"
 	"encoding/json"
+	"fmt"
 	"os"
 	"path/filepath"
 	"testing"
@@ -12,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/edgebus/edgebus/broker/daemon/seal"
+	"github.com/edgebus/edgebus/broker/journal"
 	"github.com/edgebus/edgebus/cloud/store"
 	"github.com/edgebus/edgebus/cloud/store/disk"
 	"github.com/edgebus/edgebus/topics/resource"
@@ -123,7 +126,7 @@ func TestAKeyThatDoesNotOpenTheSecretsIsDamage(t *testing.T) {
 					require.NoError(t, part.Err, part.Name)
 				}
 			}
-			related := dataProgram().CheckRelated(dir)
+			related := Program().CheckRelated(dir)
 			var refused error
 			withHub(t, dir, func(st *disk.Store) { _, refused = openSealKey(dir, st) })
 			for _, err := range []error{found, related, refused} {
@@ -150,5 +153,21 @@ func TestASecretThatDoesNotOpenIsNamed(t *testing.T) {
 		_, err = st.Update(t.Context(), o, 0)
 		require.NoError(t, err)
 	})
-	require.ErrorContains(t, dataProgram().CheckRelated(dir), "Secret default/b (1 of 3) can't be opened with secrets.key")
+	require.ErrorContains(t, Program().CheckRelated(dir), "Secret default/b (1 of 3) can't be opened with secrets.key")
+}
+
+// A program that is older than the log says which version it needs; the log isn't damaged.
+func TestACheckByAnOlderProgramSaysWhichVersionTheLogNeeds(t *testing.T) {
+	dir := t.TempDir()
+	newer := LogOptions(dir)
+	newer.Version++
+	records, err := journal.Open(newer)
+	require.NoError(t, err)
+	require.NoError(t, journal.SetVersion(records, newer.Version))
+	require.NoError(t, records.Close())
+	var out bytes.Buffer
+	code, _ := Program().Main([]string{"check", dir}, &out, &out)
+	require.Equal(t, 3, code, out.String())
+	require.NotContains(t, out.String(), "DAMAGED")
+	require.Contains(t, out.String(), fmt.Sprintf("upgrade it to one that knows version %d", newer.Version))
 }

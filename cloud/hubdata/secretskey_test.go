@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package cloud
+package hubdata
 
 import (
 	"context"
@@ -63,7 +63,7 @@ func TestARotationThatIsInterrupted(t *testing.T) {
 		var steps []string
 		ended := false
 		withHub(t, dir, func(st *disk.Store) {
-			s, err := openSecretStore(t.Context(), dir, st, zerolog.Nop())
+			s, err := OpenSecretStore(t.Context(), dir, st, zerolog.Nop())
 			require.NoError(t, err)
 			s.onStep = func(done string) error {
 				mu.Lock()
@@ -73,15 +73,15 @@ func TestARotationThatIsInterrupted(t *testing.T) {
 				}
 				return nil
 			}
-			_, err = s.rotate(t.Context())
+			_, err = s.Rotate(t.Context())
 			if ended = err == nil; !ended {
 				require.ErrorIs(t, err, errKilled)
 			}
 		})
 		require.Equal(t, was, allSecrets(t, dir), "%d: %v", last, steps)
-		require.NoError(t, dataProgram().CheckRelated(dir), "a backup of this moment is whole")
+		require.NoError(t, Program().CheckRelated(dir), "a backup of this moment is whole")
 		withHub(t, dir, func(st *disk.Store) {
-			_, err := openSecretStore(t.Context(), dir, st, zerolog.Nop())
+			_, err := OpenSecretStore(t.Context(), dir, st, zerolog.Nop())
 			require.NoError(t, err)
 		})
 		require.Equal(t, was, allSecrets(t, dir), "%d: %v", last, steps)
@@ -90,7 +90,7 @@ func TestARotationThatIsInterrupted(t *testing.T) {
 		require.NoError(t, err)
 		require.NotEqual(t, string(first), string(now))
 		require.NoError(t, os.WriteFile(filepath.Join(dir, seal.FileName), first, 0o600))
-		require.ErrorContains(t, dataProgram().CheckRelated(dir), "(4 of 4) can't be opened", "the old key opens nothing")
+		require.ErrorContains(t, Program().CheckRelated(dir), "(4 of 4) can't be opened", "the old key opens nothing")
 		if ended {
 			require.ElementsMatch(t, append([]string{"a new key", "all Secrets", "the old key"},
 				"Secret default/a", "Secret default/b", "Secret default/c", "Secret default/d"), steps)
@@ -113,14 +113,14 @@ func TestARotationBesideAnUnfinishedFile(t *testing.T) {
 func TestARotationWithADamagedSecret(t *testing.T) {
 	dir := dirWithSecrets(t, "a", "b")
 	withHub(t, dir, func(st *disk.Store) {
-		s, err := openSecretStore(t.Context(), dir, st, zerolog.Nop())
+		s, err := OpenSecretStore(t.Context(), dir, st, zerolog.Nop())
 		require.NoError(t, err)
 		o, err := st.Get(t.Context(), store.Key{Kind: "Secret", Namespace: "default", Name: "a"})
 		require.NoError(t, err)
 		o.Name = "b" // sealed for another name
 		_, err = st.Update(t.Context(), o, 0)
 		require.NoError(t, err)
-		_, err = s.rotate(t.Context())
+		_, err = s.Rotate(t.Context())
 		require.ErrorContains(t, err, "Secret default/b doesn't open")
 		require.ErrorContains(t, err, "both keys stay")
 	})
@@ -131,7 +131,7 @@ func TestARotationWithADamagedSecret(t *testing.T) {
 func TestWritesDuringRotations(t *testing.T) {
 	dir := dirWithSecrets(t)
 	withHub(t, dir, func(st *disk.Store) {
-		s, err := openSecretStore(t.Context(), dir, st, zerolog.Nop())
+		s, err := OpenSecretStore(t.Context(), dir, st, zerolog.Nop())
 		require.NoError(t, err)
 		ctx, stop := context.WithCancel(t.Context())
 		var group sync.WaitGroup
@@ -139,7 +139,7 @@ func TestWritesDuringRotations(t *testing.T) {
 			group.Go(func() {
 				of := store.Key{Kind: "Secret", Namespace: "default", Name: fmt.Sprint("s", i)}
 				for n := 0; ctx.Err() == nil; n++ {
-					sealed, err := s.key.Seal([]byte(fmt.Sprint(n)), of.String())
+					sealed, err := s.Key.Seal([]byte(fmt.Sprint(n)), of.String())
 					data, failed := json.Marshal(map[string]any{"sealed": sealed})
 					if err = errors.Join(err, failed); err == nil && n == 0 {
 						_, err = s.Create(t.Context(), store.Object{Key: of, Data: data})
@@ -154,7 +154,7 @@ func TestWritesDuringRotations(t *testing.T) {
 			})
 		}
 		for range 20 {
-			_, err := s.rotate(t.Context())
+			_, err := s.Rotate(t.Context())
 			require.NoError(t, err)
 			require.Equal(t, 1, keysIn(t, dir))
 		}
@@ -162,21 +162,21 @@ func TestWritesDuringRotations(t *testing.T) {
 		group.Wait()
 	})
 	require.Len(t, allSecrets(t, dir), 4)
-	require.NoError(t, dataProgram().CheckRelated(dir))
+	require.NoError(t, Program().CheckRelated(dir))
 }
 
 // What was encrypted before a rotation began may be stored after it has ended.
 func TestAWriteAcrossARotation(t *testing.T) {
 	dir := dirWithSecrets(t)
 	withHub(t, dir, func(st *disk.Store) {
-		s, err := openSecretStore(t.Context(), dir, st, zerolog.Nop())
+		s, err := OpenSecretStore(t.Context(), dir, st, zerolog.Nop())
 		require.NoError(t, err)
 		of := store.Key{Kind: "Secret", Namespace: "default", Name: "late"}
-		sealed, err := s.key.Seal([]byte("plain"), of.String())
+		sealed, err := s.Key.Seal([]byte("plain"), of.String())
 		require.NoError(t, err)
 		data, err := json.Marshal(map[string]any{"sealed": sealed})
 		require.NoError(t, err)
-		_, err = s.rotate(t.Context())
+		_, err = s.Rotate(t.Context())
 		require.NoError(t, err)
 		_, err = s.Create(t.Context(), store.Object{Key: of, Data: data})
 		require.NoError(t, err)
