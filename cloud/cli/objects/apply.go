@@ -4,6 +4,7 @@ package objects
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -26,6 +27,7 @@ type applyOptions struct {
 	recursive bool
 	dryRun    bool
 	quiet     bool
+	create    bool // only what isn't there
 	out, errs io.Writer
 }
 
@@ -47,27 +49,52 @@ It is 1 if failures are of several kinds.`,
 		Example: `  edgebus apply -f lamp.yaml
   edgebus apply -R -f plant/ --dry-run
   edgebus export | edgebus apply -f - --context other`,
-		Args: func(_ *cobra.Command, args []string) error {
-			if len(args) > 0 {
-				return exitcode.Errorf(exitcode.Misused, "manifests are given with -f: edgebus apply -f %s", strings.Join(args, " -f "))
-			}
-			return nil
-		},
+		Args: onlyManifests,
 		RunE: func(cmd *cobra.Command, _ []string) error { return o.run(cmd) },
 	}
+	o.register(cmd)
+	return cmd
+}
+
+// onlyManifests refuses arguments, and says how manifests are given.
+func onlyManifests(cmd *cobra.Command, args []string) error {
+	if len(args) > 0 {
+		return exitcode.Errorf(exitcode.Misused, "manifests are given with -f: %s -f %s", cmd.CommandPath(), strings.Join(args, " -f "))
+	}
+	return nil
+}
+
+func newCreate() *cobra.Command {
+	o := &applyOptions{create: true}
+	cmd := &cobra.Command{
+		Use:   "create -f FILE|DIRECTORY|-",
+		Short: "Create objects as manifests say, and change none",
+		Long: `Create the objects that manifests describe. One that exists already is a failure, and stays as it is:
+edgebus apply changes it.
+
+` + exitcode.Help + `
+It is 1 if failures are of several kinds.`,
+		Example: "  edgebus create -f lamp.yaml\n  edgebus create -R -f plant/ --dry-run",
+		Args:    onlyManifests,
+		RunE:    func(cmd *cobra.Command, _ []string) error { return o.run(cmd) },
+	}
+	o.register(cmd)
+	return cmd
+}
+
+func (o *applyOptions) register(cmd *cobra.Command) {
 	o.Register(cmd)
 	f := cmd.Flags()
 	f.StringArrayVarP(&o.files, "filename", "f", nil, "file or directory with manifests, - for standard input; may be given several times")
 	f.BoolVarP(&o.recursive, "recursive", "R", false, "include subdirectories")
 	addDryRun(f, &o.dryRun, "have the hub check everything, and change nothing")
 	f.BoolVarP(&o.quiet, "quiet", "q", false, "print only failures")
-	return cmd
 }
 
 func (o *applyOptions) run(cmd *cobra.Command) error {
 	o.out, o.errs = cmd.OutOrStdout(), cmd.ErrOrStderr()
 	if len(o.files) == 0 {
-		return exitcode.Errorf(exitcode.Misused, "nothing says what to apply: -f FILE, -f DIRECTORY, or -f - for standard input")
+		return exitcode.Errorf(exitcode.Misused, "nothing says which manifests: -f FILE, -f DIRECTORY, or -f - for standard input")
 	}
 	manifests, err := readManifests(o.files, o.recursive, cmd.InOrStdin())
 	if err != nil {
@@ -113,11 +140,26 @@ func (o *applyOptions) apply(ctx context.Context, m manifest) applyResult {
 	}
 	r.label = printer.Label(k, m.object.Metadata.Name)
 	var namespace string
-	if namespace, r.err = manifestNamespace(&o.Hub, k, m.object); r.err == nil {
-		var change client.Change
-		change, r.err = o.Apply(ctx, k, namespace, m.object, client.WriteOptions{DryRun: o.dryRun, Strict: true})
-		r.outcome = change.Outcome
+	if namespace, r.err = manifestNamespace(&o.Hub, k, m.object); r.err != nil {
+		return r
 	}
+	how := client.WriteOptions{DryRun: o.dryRun, Strict: true}
+	if !o.create {
+		var change client.Change
+		change, r.err = o.Apply(ctx, k, namespace, m.object, how)
+		r.outcome = change.Outcome
+		return r
+	}
+	tree, err := m.object.Manifest()
+	if err != nil {
+		r.err = err
+		return r
+	}
+	body, err := json.Marshal(tree)
+	if err == nil {
+		_, err = o.Create(ctx, k, namespace, body, how)
+	}
+	r.outcome, r.err = client.Created, err
 	return r
 }
 

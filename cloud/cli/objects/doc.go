@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package objects has the commands for objects of any kind: get, watch, describe,
-// events, wait, explain, kinds, apply, diff, edit, label, annotate, delete and export.
+// events, wait, explain, kinds, apply, create, diff, edit, label, annotate, delete and export.
 //
 // It never knows a kind that the hub doesn't list; what it knows of Devices and Nodes only adds to what is printed.
 //
@@ -9,6 +9,7 @@
 //
 //	ref.go        KIND [NAME…] on a command line and in completion, and kinds
 //	get.go        get: tables, documents, names
+//	jsonpath.go   -o jsonpath and --sort-by of get
 //	watch.go      watch, and get -w: which values of an object have changed
 //	describe.go   describe
 //	events.go     events
@@ -17,7 +18,7 @@
 //	selection.go  which objects a command is about: names, manifests, labels
 //	wait.go       wait
 //	dryrun.go     the flag --dry-run
-//	apply.go      apply
+//	apply.go      apply and create
 //	diff.go       diff
 //	edit.go       edit
 //	label.go      label and annotate

@@ -24,9 +24,10 @@ import (
 // getOptions are the flags of edgebus get and watch, and what is printed.
 type getOptions struct {
 	access.Hub
-	output, labels, fields string
-	all, watch, rendered   bool
-	out, errs              io.Writer
+	output, labels, fields, sortBy string
+	all, watch, rendered           bool
+	withoutHeadings, showLabels    bool
+	out, errs                      io.Writer
 
 	mixed   bool                  // there are several kinds: names are printed with theirs
 	table   *printer.TablePrinter // of the last kind
@@ -49,6 +50,8 @@ decides which kinds exist, and what their tables show: edgebus kinds lists them.
   edgebus get devices,devicemodels -A -o wide
   edgebus get all
   edgebus get nodes -l site=hall -w
+  edgebus get devices -A --sort-by=.status.lastSeen --no-headers
+  edgebus get device lamp -o jsonpath='{.status.twin.power.reported.value}'
   edgebus get device/lamp -o json | jq .status.twin
   edgebus get node/n1 --rendered -o yaml`,
 		Args:              cobra.ArbitraryArgs,
@@ -56,6 +59,7 @@ decides which kinds exist, and what their tables show: edgebus kinds lists them.
 		RunE:              func(cmd *cobra.Command, args []string) error { return o.run(cmd, args) },
 	}
 	cmd.Flags().BoolVarP(&o.watch, "watch", "w", false, "show every change after that, until ctrl-C")
+	cmd.Flags().StringVar(&o.sortBy, "sort-by", "", "sort by a field, as kubectl does: .status.lastSeen, or '{.metadata.name}'")
 	cmd.Flags().BoolVar(&o.rendered, "rendered", false, "of a node: what it is to apply, as its spec was rendered, as yaml unless -o says json")
 	o.register(cmd)
 	return cmd
@@ -64,14 +68,21 @@ decides which kinds exist, and what their tables show: edgebus kinds lists them.
 func (o *getOptions) register(cmd *cobra.Command) {
 	o.Register(cmd)
 	f := cmd.Flags()
-	printer.OutputFlag(cmd, &o.output, "name prints what other commands take as arguments", "table", "wide", "json", "yaml", "name")
+	printer.OutputFlag(cmd, &o.output, "name prints what other commands take as arguments", "table", "wide", "json", "yaml", "name", jsonPathPrefix+"TEMPLATE")
 	f.StringVarP(&o.labels, "selector", "l", "", "only objects with these labels: room=hall,floor!=2")
 	f.StringVar(&o.fields, "field-selector", "", "only objects with these fields: spec.nodeName=n1")
 	f.BoolVarP(&o.all, "all-namespaces", "A", false, "of all namespaces")
+	f.BoolVar(&o.withoutHeadings, "no-headers", false, "a table without its first line")
+	f.BoolVar(&o.showLabels, "show-labels", false, "a table with the labels in its last column")
 }
 
 func (o *getOptions) run(cmd *cobra.Command, args []string) error {
 	o.out, o.errs = cmd.OutOrStdout(), cmd.ErrOrStderr()
+	if path, ok := strings.CutPrefix(o.output, jsonPathPrefix); ok {
+		if _, err := parsePath(path); err != nil {
+			return exitcode.Errorf(exitcode.Misused, "-o %s: it looks like jsonpath='{.items[*].metadata.name}' (%w)", o.output, err)
+		}
+	}
 	targets, err := parseTargets(cmd.Context(), &o.Hub, args)
 	if err != nil {
 		return err
@@ -83,6 +94,8 @@ func (o *getOptions) run(cmd *cobra.Command, args []string) error {
 		return o.printRendered(cmd.Context(), targets)
 	case named && (o.labels != "" || o.fields != "" || o.all):
 		return exitcode.Errorf(exitcode.Misused, "a name can't be combined with -l, --field-selector or -A")
+	case o.sortBy != "" && (o.watch || named || o.mixed):
+		return exitcode.Errorf(exitcode.Misused, "--sort-by is for all objects of one kind, without -w")
 	case o.watch && len(targets) > 1:
 		return exitcode.Errorf(exitcode.Misused, "one kind can be watched at a time, or one object")
 	case o.watch:
@@ -99,8 +112,8 @@ func (o *getOptions) run(cmd *cobra.Command, args []string) error {
 	if !named && targets[0].kind.Plural == "nodes" {
 		o.printWaiting(cmd.Context())
 	}
-	if o.output == "json" || o.output == "yaml" {
-		err = errors.Join(printer.Objects(o.out, o.output, o.objects, named && len(targets) == 1), err)
+	if !o.isTable() && o.output != "name" {
+		err = errors.Join(o.print(o.objects, named && len(targets) == 1), err)
 	}
 	return err
 }
@@ -146,18 +159,18 @@ func (o *getOptions) printWaiting(ctx context.Context) {
 
 // show prints objects of a kind: rows of a table, or their names. Those for json and yaml are collected.
 func (o *getOptions) show(k client.Kind, t client.Table, note string) error {
-	switch o.output {
-	case "table", "wide":
+	switch {
+	case o.isTable():
 		if o.table == nil || o.table.Kind.Qualified() != k.Qualified() {
 			if o.table != nil && o.table.Headed && len(t.Rows) > 0 {
 				fmt.Fprintln(o.out)
 			}
-			o.table = &printer.TablePrinter{Out: o.out, Wide: o.output == "wide", Namespaces: o.all && k.Namespaced, Kind: k, Named: o.mixed}
+			o.table = &printer.TablePrinter{Out: o.out, Wide: o.output == "wide", Namespaces: o.all && k.Namespaced, Kind: k, Named: o.mixed, Labels: o.showLabels, WithoutHeading: o.withoutHeadings}
 		}
 		err := o.table.Print(t, note)
 		o.nodes, o.table.Nodes = append(o.nodes, o.table.Nodes...), nil
 		return err
-	case "name":
+	case o.output == "name":
 		for _, r := range t.Rows {
 			name := r.Object.Metadata.Name
 			if o.all && k.Namespaced {
@@ -182,7 +195,7 @@ func (o *getOptions) showAtOnce(k client.Kind, t client.Table, note string) erro
 		if o.output == "yaml" {
 			fmt.Fprintln(o.out, "---")
 		}
-		err = errors.Join(err, printer.Objects(o.out, o.output, []client.Object{got}, true))
+		err = errors.Join(err, o.print([]client.Object{got}, true))
 	}
 	o.objects = nil
 	return err
@@ -215,10 +228,23 @@ func (o *getOptions) getNamed(ctx context.Context, targets []objectRef) error {
 func (o *getOptions) getAll(ctx context.Context, targets []objectRef) error {
 	for _, t := range targets {
 		n := 0
+		var sorted client.Table
 		_, err := o.Tables(ctx, t.kind, o.options(t), func(page client.Table) error {
 			n += len(page.Rows)
-			return o.show(t.kind, page, "")
+			if o.sortBy == "" {
+				return o.show(t.kind, page, "")
+			}
+			if len(page.Columns) > 0 {
+				sorted.Columns = page.Columns
+			}
+			sorted.Rows = append(sorted.Rows, page.Rows...)
+			return nil
 		})
+		if err == nil && o.sortBy != "" {
+			if err = sortRows(sorted.Rows, o.sortBy); err == nil {
+				err = o.show(t.kind, sorted, "")
+			}
+		}
 		if err != nil {
 			return err
 		}
@@ -245,7 +271,7 @@ func (o *getOptions) printNone(k client.Kind) {
 }
 
 func (o *getOptions) options(t objectRef) client.ListOptions {
-	lo := client.ListOptions{Labels: o.labels, Fields: o.fields, Whole: o.watch || !o.isTable() && o.output != "name"}
+	lo := client.ListOptions{Labels: o.labels, Fields: o.fields, Whole: o.watch || o.sortBy != "" || !o.isTable() && o.output != "name"}
 	if !o.all {
 		lo.Namespace = t.namespace
 	}

@@ -68,6 +68,37 @@ func TestObjectsThroughTheirLives(t *testing.T) {
 	require.Contains(t, errs, "plant.yaml document 1 (Device lamp): ")
 }
 
+// What people know of kubectl does the same here.
+func TestOutputAsKubectlHasIt(t *testing.T) {
+	clitest.StartHub(t)
+	dir := t.TempDir()
+	lamp, rest, _ := strings.Cut(clitest.Plant, "---")
+	clitest.Run(t, 0, "create", "-f", clitest.WriteFile(t, dir, "rest.yaml", rest))
+	for name, brightness := range map[string]string{"a": "9", "b": "40", "c": "7"} {
+		text := strings.NewReplacer("lamp", name, "brightness: 40", "brightness: "+brightness, "room: hall", "room: "+name+", floor: '2'").Replace(lamp)
+		out, _ := clitest.Run(t, 0, "create", "-f", clitest.WriteFile(t, dir, name+".yaml", text))
+		require.Equal(t, "device/"+name+" created\n", out)
+	}
+	_, errs := clitest.Run(t, exitcode.Refused, "create", "-f", filepath.Join(dir, "a.yaml"))
+	require.Contains(t, errs, `devices.edgebus.io "a" already exists`)
+
+	output := func(args ...string) string {
+		out, _ := clitest.Run(t, 0, append([]string{"get"}, args...)...)
+		return out
+	}
+	require.Regexp(t, `^a +n1 .*\nb +n1 .*\nc +n1 .*\n$`, output("devices", "--no-headers"))
+	require.Regexp(t, `^NAME .* AGE +LABELS\na .* floor=2,room=a\nb .*floor=2,room=b\nc .*\n$`, output("devices", "--show-labels"))
+	require.Equal(t, "a b c", output("devices", "-o", "jsonpath={.items[*].metadata.name}"))
+	require.Equal(t, "a=9\nb=40\nc=7\n", output("devices", "-o", `jsonpath={range .items[*]}{.metadata.name}={.spec.desired.brightness}{"\n"}{end}`))
+	require.Equal(t, "n1", output("device", "a", "-o", "jsonpath=.spec.nodeName"))
+	require.Empty(t, output("device", "a", "-o", "jsonpath={.spec.none}"))
+	require.Equal(t, "dimmable", output("devicemodels", "-o", `jsonpath={.items[?(@.metadata.generation<2)].metadata.name}`), "numbers are compared as such")
+	require.Equal(t, "device/c\ndevice/a\ndevice/b\n", output("devices", "-o", "name", "--sort-by", ".spec.desired.brightness"), "as numbers")
+	require.Regexp(t, `^NAME .*\nc .*\na .*\nb .*\n$`, output("devices", "--sort-by={.spec.desired.brightness}"))
+	require.Equal(t, "c a b", output("devices", "--sort-by=.spec.desired.brightness", "-o", "jsonpath={.items[*].metadata.name}"))
+	require.Equal(t, "device/a\ndevice/b\ndevice/c\n", output("devices", "-o", "name", "--sort-by", "metadata.labels.room"))
+}
+
 // What flightctl calls a Device is a Node here: its Events are the Node's, not those of a Device of that name.
 func TestDescribeShowsTheEventsOfTheObjectItself(t *testing.T) {
 	clitest.StartHub(t)

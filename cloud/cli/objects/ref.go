@@ -15,13 +15,14 @@ import (
 	"github.com/edgebus/edgebus/cloud/cli/exitcode"
 	"github.com/edgebus/edgebus/cloud/cli/printer"
 	"github.com/edgebus/edgebus/cloud/client"
+	"github.com/edgebus/edgebus/topics"
 )
 
 // Commands are those on objects.
 func Commands() []*cobra.Command {
 	return []*cobra.Command{
 		newGet(), newWatch(), newDescribe(), newEvents(), newWait(), newExplain(), newKinds(),
-		newApply(), newDiff(), newEdit(), newLabel(), newAnnotate(), newDelete(), newExport(),
+		newApply(), newCreate(), newDiff(), newEdit(), newLabel(), newAnnotate(), newDelete(), newExport(),
 	}
 }
 
@@ -39,6 +40,9 @@ func parseTargets(ctx context.Context, h *access.Hub, args []string) (all []obje
 		return nil, exitcode.Errorf(exitcode.Misused, "%s", usageTargets)
 	}
 	add := func(kind, name string) error {
+		if strings.Contains(name, "/") || name == "." || name == ".." {
+			return exitcode.Errorf(exitcode.Misused, "%q can't be a name: it is %s; an object of another namespace is KIND/NAMESPACE/NAME", name, topics.NameRule())
+		}
 		k, err := h.Kind(ctx, kind)
 		all = append(all, objectRef{k, h.NamespaceOf(k), name})
 		return err

@@ -62,18 +62,27 @@ func YAML(v any) (string, error) {
 
 // Objects prints objects: one as itself, several as a List.
 func Objects(out io.Writer, form string, objects []client.Object, single bool) error {
+	tree, err := TreeOf(objects, single)
+	if err != nil {
+		return err
+	}
+	return Document(out, form, tree)
+}
+
+// TreeOf is one object as itself, or several as a List.
+func TreeOf(objects []client.Object, single bool) (any, error) {
 	items := make([]any, 0, len(objects))
 	for _, o := range objects {
 		tree, err := documentOf(o)
 		if err != nil {
-			return err
+			return nil, err
 		}
 		items = append(items, tree)
 	}
 	if single && len(items) == 1 {
-		return Document(out, form, items[0])
+		return items[0], nil
 	}
-	return Document(out, form, map[string]any{"apiVersion": "v1", "kind": "List", "items": items})
+	return map[string]any{"apiVersion": "v1", "kind": "List", "items": items}, nil
 }
 
 // Rows prints a table, or with -o json what it is of.
@@ -84,7 +93,7 @@ func Rows(out io.Writer, form string, of any, rows [][]string) error {
 	return new(AlignedRows).Write(out, rows)
 }
 
-// OutputFlag registers --output, which is one of these, the first by default.
+// OutputFlag registers --output, which is one of these, the first by default. One such as jsonpath=TEMPLATE is taken with anything after the =.
 func OutputFlag(cmd *cobra.Command, to *string, usage string, choices ...string) {
 	*to = choices[0]
 	last := len(choices) - 1
@@ -104,7 +113,9 @@ func (c choiceFlag) String() string { return *c.to }
 func (c choiceFlag) Type() string { return "string" }
 
 func (c choiceFlag) Set(v string) error {
-	if !slices.Contains(c.of, v) {
+	form, _, given := strings.Cut(v, "=")
+	known := func(choice string) bool { return choice == v || given && strings.HasPrefix(choice, form+"=") }
+	if !slices.ContainsFunc(c.of, known) {
 		return fmt.Errorf("it is one of %s", strings.Join(c.of, ", "))
 	}
 	*c.to = v

@@ -3,8 +3,11 @@
 package printer
 
 import (
+	"cmp"
 	"encoding/json"
 	"io"
+	"maps"
+	"math"
 	"slices"
 	"strings"
 	"unicode/utf8"
@@ -57,10 +60,13 @@ type TablePrinter struct {
 	Namespaces bool        // a column for them
 	Kind       client.Kind // printed before each name if named is set
 	Named      bool
-	grid       AlignedRows
-	columns    []client.Column
-	Headed     bool
-	Nodes      []string // of devices that were printed
+	Labels     bool // a last column for them
+	// WithoutHeading leaves the first line out.
+	WithoutHeading bool
+	grid           AlignedRows
+	columns        []client.Column
+	Headed         bool
+	Nodes          []string // of devices that were printed
 }
 
 // Print prints a Table. Only the first has a heading; note is a further column.
@@ -70,7 +76,9 @@ func (p *TablePrinter) Print(t client.Table, note string) error {
 	}
 	var rows [][]string
 	if !p.Headed && len(t.Rows) > 0 {
-		rows, p.Headed = append(rows, p.heading()), true
+		if p.Headed = true; !p.WithoutHeading {
+			rows = append(rows, p.heading())
+		}
 	}
 	for _, r := range t.Rows {
 		rows = append(rows, p.row(r, note))
@@ -94,6 +102,9 @@ func (p *TablePrinter) fit(rows [][]string) {
 		names++
 	}
 	heading := p.heading()
+	if p.Labels { // which a script may read
+		heading = heading[:len(heading)-1]
+	}
 	widths := slices.Clone(p.grid.widths)
 	widths = append(widths, make([]int, max(0, len(heading)-len(widths)))...)[:len(heading)]
 	for _, row := range rows {
@@ -133,6 +144,9 @@ func (p *TablePrinter) heading() (row []string) {
 			row = append(row, strings.ToUpper(c.Name))
 		}
 	}
+	if p.Labels {
+		row = append(row, "LABELS")
+	}
 	return row
 }
 
@@ -153,10 +167,22 @@ func (p *TablePrinter) row(r client.Row, note string) (row []string) {
 		}
 		row = append(row, text)
 	}
+	if p.Labels {
+		row = append(row, labelsText(r.Object.Metadata.Labels))
+	}
 	if note != "" {
 		row = append(row, note)
 	}
 	return row
+}
+
+// labelsText are labels as a selector has them.
+func labelsText(labels map[string]string) string {
+	var all []string
+	for _, name := range slices.Sorted(maps.Keys(labels)) {
+		all = append(all, name+"="+labels[name])
+	}
+	return terminal.Printable(cmp.Or(strings.Join(all, ","), "<none>"), math.MaxInt)
 }
 
 // cellText is a value of a Table as text.
