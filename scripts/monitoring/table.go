@@ -131,6 +131,21 @@ are made with Grafana's own Go types and read back strictly with them; no Grafan
 The rules for Prometheus are [edgebus.rules.yaml](../configs/deploy/prometheus/edgebus.rules.yaml): load it with ` + "`rule_files`" + `, and change thresholds to what is
 usual with you. Hub and core evaluate the same rules by themselves, show what fires on their page and send it on ([alerts](running.md#alerts)).
 
+` + "```yaml" + `
+rule_files: [edgebus.rules.yaml]
+scrape_configs:
+  - job_name: edgebus-hub
+    scheme: https
+    tls_config: {ca_file: ca.pem}                                            # for the hub's own authority: authority/1.pem of its data.dir
+    basic_auth: {username: prometheus, password_file: prometheus.password}   # a user of the role viewer
+    static_configs: [{targets: ["hub.example.org:8443"]}]
+  - job_name: edgebus-node
+    static_configs: [{targets: ["127.0.0.1:10550"]}]
+` + "```" + `
+
+A program that has ended has no metrics, and no rule here is about it: alert on ` + "`up == 0`" + ` of these jobs as well. Tried with Prometheus 3.16.0: it loads all of the rules, and
+` + "`EdgebusNodesOffline`" + ` and ` + "`EdgebusConnectionsRejected`" + ` fired when a core was killed and when a client had a wrong password.
+
 `
 
 // rules is the file of rules.
