@@ -217,6 +217,7 @@ func Test35TemplateVersionsOverREST(t *testing.T) {
 	callRefused(t, 403, "", "PUT", apiPath+"templateversions/p35-0000001", mine)
 	callOK(t, controllerUser, "PATCH", apiPath+"templateversions/p35-0000001", `{"metadata":{"labels":{"kept":"no"}}}`)
 	require.Equal(t, []string{"p35-0000001"}, names("?labelSelector=kept%3Dno"))
+	untilIs(t, "nodes/"+n.name, "metadata.annotations.fleet-controller/templateVersion", "p35-0000002") // until then it is refused because the node has it
 	require.Contains(t, callRefused(t, 409, "", "DELETE", at+"/p35-0000001", ""), "undone")
 	callOK(t, "", "DELETE", at+"/p35-0000001?force=true", "")
 	require.Equal(t, []string{"p35-0000002"}, names(""))
