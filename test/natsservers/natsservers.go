@@ -4,6 +4,7 @@
 package natsservers
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"crypto/tls"
@@ -346,15 +347,54 @@ func (s *Servers) AwaitHealthy() {
 		if one.cmd == nil {
 			continue
 		}
-		err := harness.Eventually(s.t.Context(), time.Minute, func(context.Context) error {
-			_, err := get(one.monitorURL(), "/healthz")
-			return err
-		})
-		if err != nil {
+		if err := one.await(s.t.Context(), time.Minute); err != nil {
 			log, _ := os.ReadFile(one.logFile)
 			s.t.Fatalf("server %d: %v\n%s", i, err, log)
 		}
 	}
+}
+
+// AwaitHealthyOrRenew is AwaitHealthy, but for a server that has to take back many entries, one at a time: it does with that what docs/cluster.md says
+// (Repair), and returns its name.
+func (s *Servers) AwaitHealthyOrRenew() (renewed []string) {
+	s.t.Helper()
+	for i := range s.each {
+		if s.takesBack(i) {
+			s.Kill(i)
+			if err := os.RemoveAll(s.each[i].store); err != nil {
+				s.t.Fatal(err)
+			}
+			s.Restart(i)
+			renewed = append(renewed, fmt.Sprint("n", i))
+			break // one at a time
+		}
+	}
+	s.AwaitHealthy()
+	return renewed
+}
+
+// takesBack is whether a server is still behind after half a minute, says what one says that takes entries back, and all others are whole.
+func (s *Servers) takesBack(i int) bool {
+	one := s.each[i]
+	if one.cmd == nil || one.await(s.t.Context(), 30*time.Second) == nil {
+		return false
+	}
+	for _, other := range s.each {
+		if other != one && other.await(s.t.Context(), 10*time.Second) != nil {
+			return false
+		}
+	}
+	log, _ := os.ReadFile(one.logFile)
+	log = log[bytes.LastIndex(log, []byte("Starting nats-server"))+1:]
+	return bytes.Count(log, []byte("Expected first catchup entry to be a snapshot and peerstate")) > 5
+}
+
+// await waits for so long until a server is whole.
+func (one *server) await(ctx context.Context, within time.Duration) error {
+	return harness.Eventually(ctx, within, func(context.Context) error {
+		_, err := get(one.monitorURL(), "/healthz")
+		return err
+	})
 }
 
 func get(address, path string) (string, error) {

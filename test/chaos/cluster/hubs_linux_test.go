@@ -49,6 +49,7 @@ type hubs struct {
 	owner   atomic.Int32
 	load    *load
 	said    []string // who was struck in the round
+	renewed int      // servers that did not catch up by themselves
 }
 
 // hub is one of them.
@@ -315,7 +316,10 @@ func (c *hubs) mend() {
 		}
 		c.servers.Resume(i)
 	}
-	c.servers.AwaitHealthy()
+	for _, name := range c.servers.AwaitHealthyOrRenew() {
+		c.say(name + " did not catch up")
+		c.renewed++
+	}
 }
 
 // whole mends all, and waits until a hub serves and the others have what it has.
