@@ -70,6 +70,12 @@ func (d *ClusterDiagnosis) checkEngine() {
 	}
 	d.add(e.Wrong != "", MarkWrong, "", "the log's settings are wrong: %s", e.Wrong)
 	d.add(!e.Quorum, MarkWrong, "start the servers that are missing: nothing is acknowledged until most are there", "the log's servers have no quorum")
+	whole := 0
+	for _, s := range e.Servers {
+		if s.Current {
+			whole++
+		}
+	}
 	for _, s := range e.Servers {
 		advice := "start it: if one more is lost nothing is acknowledged"
 		if !e.Quorum {
@@ -84,7 +90,7 @@ func (d *ClusterDiagnosis) checkEngine() {
 			continue
 		}
 		advice = "one more server that is lost stops the log meanwhile. If it isn't less behind in a minute: stop it, delete its store_dir, start it; if it is behind again, look at its disk and its network"
-		if !e.Quorum { // then it may be needed as it is
+		if !e.Quorum || whole < e.Replicas-1 { // then it may be needed as it is: each frame has to be on enough of the others
 			advice = ""
 		}
 		d.add(true, MarkWrong, advice, "the log's server %s is behind by %s, of %s", s.Name, amountOf(s.Lag, "operation"), roundSeconds(s.BehindSeconds))

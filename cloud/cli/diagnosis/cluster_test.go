@@ -49,6 +49,12 @@ func TestEachFaultOfAClusterHasAFindingWithWhatToDo(t *testing.T) {
 				n.Current, n.Lag, n.BehindSeconds = false, 1474, 47
 			}
 		}, "n3 is behind by 1474 operations, of 47s\n✓", MarkWrong},
+		"server stays behind, and another of five is gone": {func(s *resource.ClusterStatus) { // then it may be the third that has something
+			s.Engine.Replicas = 5
+			s.Engine.Servers = append(s.Engine.Servers, resource.ClusterServer{Name: "n4", Current: true}, resource.ClusterServer{Name: "n5", Offline: true})
+			n := &s.Engine.Servers[2]
+			n.Current, n.Lag, n.BehindSeconds = false, 1474, 47
+		}, "n3 is behind by 1474 operations, of 47s\n✗ the log's server n5 is gone", MarkWrong},
 		"server missing":   {func(s *resource.ClusterStatus) { s.Engine.Servers = s.Engine.Servers[:2] }, "the log is on 2 servers, and 3 are to have it", MarkWrong},
 		"slow servers":     {func(s *resource.ClusterStatus) { s.Engine.Answer = 1.5 }, "1.5 s to answer", MarkLook},
 		"a hub away":       {func(s *resource.ClusterStatus) { s.Hubs[1].Role, s.Hubs[1].Heard = resource.RoleAway, 200 }, "hub b was last heard 3m20s ago", MarkWrong},
