@@ -650,7 +650,7 @@ func (c *rolloutController) showRollout(ctx context.Context, f *resource.Fleet, 
 	if d.Complete && nodes > 0 && s.FinishedAt == "" {
 		s.FinishedAt = c.Now().UTC().Format(time.RFC3339)
 	}
-	if s.FinishedAt != "" && v.Status.RolledOutAt == "" {
+	if s.FinishedAt != "" && s.Updated > 0 && v.Status.RolledOutAt == "" {
 		if err := c.showRolledOut(ctx, v.Metadata.Name, s.FinishedAt); err != nil {
 			return err
 		}

@@ -335,3 +335,21 @@ func TestVersionsThatAreNeededAreNotDeletedByUsers(t *testing.T) {
 		return len(page.Items) == 0
 	})
 }
+
+// Without a policy a rollout ends whatever becomes of its nodes.
+func TestAVersionThatNoNodeHasIsNoneToRollBackTo(t *testing.T) {
+	h := newTestHub(t)
+	h.makeNode("n1", "site=a")
+	policy := &resource.RolloutPolicy{SuccessThreshold: "100%", OnFailure: resource.OnFailureRollBack}
+	h.makeFleet("a", "site=a", "one", func(f *resource.Fleet) { f.Spec.RolloutPolicy = policy })
+	h.until("it is rolled out", func() bool { r := h.fleet("a").Status.Rollout; return r != nil && r.FinishedAt != "" })
+	h.fail.Store("n1", "bad")
+	h.editFleet("a", func(f *resource.Fleet) { f.Spec.RolloutPolicy, f.Spec.Template.Spec = nil, motdSpec("bad two") })
+	h.until("its end is noted", func() bool {
+		r := h.fleet("a").Status.Rollout
+		return r.TemplateVersion == "a-0000002" && r.FinishedAt != "" && r.FailedNodes == 1
+	})
+	h.editFleet("a", func(f *resource.Fleet) { f.Spec.RolloutPolicy, f.Spec.Template.Spec = policy, motdSpec("bad three") })
+	h.until("it is rolled back", func() bool { return h.fleet("a").Status.Rollout.RolledBackFrom == "a-0000003" })
+	require.Equal(t, "a-0000001", h.fleet("a").Status.Rollout.TemplateVersion)
+}
