@@ -6,6 +6,7 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 )
 
@@ -37,7 +38,7 @@ func (r readiness) set(list []Condition, generation int64, now time.Time) []Cond
 	return SetCondition(list, c, now)
 }
 
-// SetReady sets the condition Ready from the spec and the rest of the status: the nodes have the newest version of the template, and none has failed with it.
+// SetReady sets the condition Ready from the spec and the rest of the status: the nodes have the newest version of the template, but for so many as may fail.
 func (f *Fleet) SetReady(now time.Time) {
 	f.Status.Conditions = f.readiness().set(f.Status.Conditions, f.Metadata.Generation, now)
 }
@@ -47,19 +48,24 @@ func (f *Fleet) readiness() readiness {
 	if c := findCondition(f.Status.Conditions, TemplateResolved); c != nil && c.Status == "False" && c.ObservedGeneration >= generation {
 		return readiness{"False", c.Reason, c.Message, false}
 	}
-	switch {
-	case s == nil || s.ObservedGeneration < generation:
+	if s == nil || s.ObservedGeneration < generation {
 		return readinessPending
+	}
+	have := fmt.Sprintf("%d of %d nodes have %s", s.Updated, s.Nodes, s.TemplateVersion)
+	if s.FailedNodes > 0 {
+		have += fmt.Sprintf("; %d failed", s.FailedNodes)
+	}
+	switch {
 	case s.RolledBackFrom != "":
 		return readiness{"False", "RolledBack", fmt.Sprintf("%s is rolled out instead of %s", s.TemplateVersion, s.RolledBackFrom), true}
 	case s.Nodes == 0:
 		return readiness{"True", "NoNodes", "it has no nodes", false}
-	case s.FinishedAt != "" && s.FailedNodes > 0: // without a policy a rollout ends whatever becomes of its nodes
-		return readiness{"False", "Failed", fmt.Sprintf("%d of %d nodes have failed with %s: %s", s.FailedNodes, s.Nodes, s.TemplateVersion, cmp.Or(s.Message, "their Nodes say why")), true}
-	case s.FinishedAt != "":
-		return readiness{"True", "RolledOut", fmt.Sprintf("%d of %d nodes have %s", s.Updated, s.Nodes, s.TemplateVersion), false}
+	case s.FinishedAt == "" || s.Reason == reasonHalted:
+		return readiness{"False", cmp.Or(s.Reason, "Progressing"), cmp.Or(s.Message, have), s.Reason == reasonHalted}
+	case s.FailedNodes > 0 && f.Spec.RolloutPolicy == nil: // nothing says how many may fail
+		return readiness{"False", "Failed", strings.TrimSuffix(have+": "+s.Message, ": "), true}
 	}
-	return readiness{"False", cmp.Or(s.Reason, "Progressing"), cmp.Or(s.Message, fmt.Sprintf("%d of %d nodes have %s", s.Updated, s.Nodes, s.TemplateVersion)), s.Reason == reasonHalted}
+	return readiness{"True", "RolledOut", have, false}
 }
 
 // SetReady sets the condition Ready from the spec and the rest of the status: all nodes have what the upgrade orders.

@@ -38,7 +38,14 @@ func TestReadyIsOfThePresentSpec(t *testing.T) {
 	require.Equal(t, "False RolledBack stalled", fleet(RolloutStatus{ObservedGeneration: 2, Nodes: 2, FinishedAt: "then", RolledBackFrom: "f-2"}))
 	require.Equal(t, "True RolledOut", fleet(RolloutStatus{ObservedGeneration: 2, Nodes: 2, Updated: 2, FinishedAt: "then"}))
 	require.Equal(t, "True RolledOut", fleet(RolloutStatus{ObservedGeneration: 2, Nodes: 3, Updated: 2, FinishedAt: "then"}), "a node has joined since")
-	require.Equal(t, "False Failed stalled", fleet(RolloutStatus{ObservedGeneration: 2, Nodes: 2, Updated: 1, FailedNodes: 1, FinishedAt: "then"}))
+	failures := RolloutStatus{ObservedGeneration: 2, Nodes: 10, Updated: 9, FailedNodes: 1, FinishedAt: "then"}
+	require.Equal(t, "False Failed stalled", fleet(failures), "nothing says that a node may fail")
+	f.Spec.RolloutPolicy = &RolloutPolicy{SuccessThreshold: "90%"}
+	require.Equal(t, "True RolledOut", fleet(failures), "the policy lets so many fail")
+	require.Contains(t, findCondition(f.Status.Conditions, ConditionReady).Message, "; 1 failed")
+	failures.FailedNodes, failures.Updated, failures.Reason = 2, 8, "Halted"
+	require.Equal(t, "False Halted stalled", fleet(failures), "and not so many")
+	f.Spec.RolloutPolicy = nil
 	require.Equal(t, "False Progressing", fleet(RolloutStatus{ObservedGeneration: 2, Nodes: 2, FailedNodes: 1}))
 	require.Equal(t, "True NoNodes", fleet(RolloutStatus{ObservedGeneration: 2}))
 	require.Equal(t, "False NotFound", fleet(RolloutStatus{ObservedGeneration: 2}, Condition{Type: TemplateResolved, Status: "False", Reason: "NotFound", ObservedGeneration: 2}))
