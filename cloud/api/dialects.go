@@ -182,6 +182,14 @@ func (r *request) toCanonical(raw []byte, old *objects.Object) (*objects.Object,
 	return o, unknown, err
 }
 
+// writtenWarnings are the warnings about what is written, which name fields as their author did.
+func (r *request) writtenWarnings() []string {
+	if r.kind.dialect == nil || r.written == nil {
+		return r.warnings
+	}
+	return r.kind.dialect.OfFormTexts(r.written, r.warnings)
+}
+
 // checkGrowth refuses an object that a patch made too large. An object that was too large before may stay so, since a
 // bound that is newer than the object must not prevent other changes.
 func checkGrowth(raw []byte, old *objects.Object) error {

@@ -75,7 +75,7 @@ type encoder struct {
 
 // answer answers with one object.
 func (e *encoder) answer(w http.ResponseWriter, r *request, code int, o store.Object) (err error) {
-	for _, warning := range slices.Concat(r.dialectWarnings, r.warnings) {
+	for _, warning := range slices.Concat(r.dialectWarnings, r.writtenWarnings()) {
 		addWarning(w, "%s", warning)
 	}
 	var out []byte

@@ -3,6 +3,7 @@
 package dialect
 
 import (
+	"cmp"
 	"fmt"
 	"regexp"
 	"slices"
@@ -31,6 +32,21 @@ func (k Kind) OfForm(raw []byte, e *resource.Error) *resource.Error {
 	return &out
 }
 
+// OfFormTexts are texts that begin with a field of a canonical object, such as warnings, as they are said to whoever has written raw in this form.
+func (k Kind) OfFormTexts(raw []byte, texts []string) []string {
+	form, err := parseObject(raw)
+	if k.fieldName == nil || err != nil {
+		return texts
+	}
+	out := slices.Clone(texts)
+	for i, text := range texts {
+		if field, rest, ok := strings.Cut(text, ": "); ok && strings.HasPrefix(field, "spec.") {
+			out[i] = k.fieldName(form, field) + ": " + rest
+		}
+	}
+	return out
+}
+
 // replaceFields names fields that have the same place in the form.
 func replaceFields(names ...string) fieldName {
 	r := strings.NewReplacer(names...)
@@ -44,7 +60,10 @@ var listedField = regexp.MustCompile(`^spec\.(\w+)\[(.*?)\](.*)$`)
 func listFields(name func(form jsonObject, list, entry, rest string) string) fieldName {
 	return func(form jsonObject, field string) string {
 		m := listedField.FindStringSubmatch(field)
-		if m == nil {
+		if m == nil { // of no list
+			if key, ok := strings.CutPrefix(field, "spec.protocol.config."); ok {
+				return protocolConfigAt(form, key) + "." + key
+			}
 			return field
 		}
 		if to := name(form, m[1], m[2], m[3]); to != "" {
@@ -52,6 +71,37 @@ func listFields(name func(form jsonObject, list, entry, rest string) string) fie
 		}
 		return field
 	}
+}
+
+// protocolConfigAt names what is spec.protocol.config in the canonical form: versions of KubeEdge have other places for it, v1alpha2 several.
+func protocolConfigAt(form jsonObject, key string) string {
+	spec, _ := form["spec"].(jsonObject)
+	protocol, _ := spec["protocol"].(jsonObject)
+	common, _ := protocol["common"].(jsonObject)
+	for _, line := range []string{"tcp", "com"} {
+		if o, _ := common[line].(jsonObject); o[key] != nil {
+			return "spec.protocol.common." + line
+		}
+	}
+	if protocol["configData"] != nil {
+		return "spec.protocol.configData"
+	}
+	return "spec.protocol" + cmp.Or(sectionAt(protocol), ".config")
+}
+
+// sectionAt names the configuration in an object of v1alpha2 that has one section for its protocol.
+func sectionAt(o jsonObject) string {
+	switch {
+	case o[sectionModbus] != nil:
+		return "." + sectionModbus
+	case o[sectionOPCUA] != nil:
+		return "." + sectionOPCUA
+	case o[sectionBluetooth] != nil:
+		return "." + sectionBluetooth
+	case o["customizedProtocol"] != nil:
+		return ".customizedProtocol.configData"
+	}
+	return ""
 }
 
 // entries are the objects of a list below two names.
@@ -117,7 +167,17 @@ func deviceFieldV1beta1(form jsonObject, list, entry, rest string) string {
 }
 
 // modelFieldV1beta1: a visitor stands in its property.
-func modelFieldV1beta1(form jsonObject, list, _, rest string) string {
+func modelFieldV1beta1(form jsonObject, list, entry, rest string) string {
+	if m := visitorOfModel.FindStringSubmatch(rest); m != nil && list == "propertyVisitors" && entry == "0" { // a model has one protocol, mostly
+		var first string
+		at := entryAt(form, "spec", "properties", m[1], func(e jsonObject) bool {
+			v, _ := e["visitors"].(jsonObject)
+			name, _ := v["protocolName"].(string)
+			first = cmp.Or(first, name)
+			return v != nil && strings.EqualFold(name, first)
+		})
+		return appendField(at, strings.Replace(m[2], ".config", ".visitors.configData", 1))
+	}
 	if list != "propertyVisitors" || rest != ".protocol" {
 		return ""
 	}
@@ -127,8 +187,18 @@ func modelFieldV1beta1(form jsonObject, list, _, rest string) string {
 	}), ".visitors.protocolName")
 }
 
-// deviceFieldV1alpha2: desired values stand in the status.
-func deviceFieldV1alpha2(form jsonObject, list, entry, _ string) string {
+// visitorOfModel is a visitor of a protocol's, and what follows.
+var visitorOfModel = regexp.MustCompile(`^\.visitors\[(\d+)\](.*)$`)
+
+// deviceFieldV1alpha2: desired values stand in the status, and configurations in the section of their protocol.
+func deviceFieldV1alpha2(form jsonObject, list, entry, rest string) string {
+	if list == "propertyVisitors" && strings.HasPrefix(rest, ".config") {
+		for i, e := range entries(form, "spec", list) {
+			if at := sectionAt(e); fmt.Sprint(i) == entry && at != "" {
+				return "spec.propertyVisitors[" + entry + "]" + strings.Replace(rest, ".config", at, 1)
+			}
+		}
+	}
 	if list != "desired" {
 		return ""
 	}

@@ -163,3 +163,19 @@ func TestAPushThatOnlySomeMappersCarryOutIsNamed(t *testing.T) {
 	require.Len(t, got, 1)
 	require.Contains(t, got[0], "spec.properties[1].pushMethod.dbMethod: ")
 }
+
+// A warning about a Device or a model names a setting of its protocol where the version of its author has it.
+func TestKubeEdgesNamesAreInWarnings(t *testing.T) {
+	for _, c := range []struct{ version, kind, manifest, warning, want string }{
+		{"v1beta1", "Device", `{"spec":{"protocol":{"configData":{"port":"x"}}}}`, "spec.protocol.config.port: is no number", "spec.protocol.configData.port: is no number"},
+		{"v1beta1", "Device", `{"spec":{"properties":[{"name":"a"},{"name":"b","visitors":{"configData":{"x":"y"}}}]}}`, "spec.propertyVisitors[0].config.x: is no setting: did you mean z?", "spec.properties[1].visitors.configData.x: is no setting: did you mean z?"},
+		{"v1beta1", "DeviceModel", `{"spec":{"properties":[{"name":"a","visitors":{"protocolName":"p"}},{"name":"b","visitors":{"protocolName":"q"}},{"name":"c","visitors":{"protocolName":"P"}}]}}`, "spec.propertyVisitors[0].visitors[1].config.x: no", "spec.properties[2].visitors.configData.x: no"},
+		{"v1alpha2", "Device", `{"spec":{"protocol":{"modbus":{"slaveID":"x"}}}}`, "spec.protocol.config.slaveID: no", "spec.protocol.modbus.slaveID: no"},
+		{"v1alpha2", "Device", `{"spec":{"protocol":{"modbus":{},"common":{"tcp":{"port":"x"}}}}}`, "spec.protocol.config.port: no", "spec.protocol.common.tcp.port: no"},
+		{"v1alpha2", "Device", `{"spec":{"propertyVisitors":[{"propertyName":"a","customizedProtocol":{"configData":{"x":"y"}}}]}}`, "spec.propertyVisitors[0].config.x: no", "spec.propertyVisitors[0].customizedProtocol.configData.x: no"},
+		{"v1alpha1", "Device", `{"spec":{"protocol":{"config":{"x":"y"}}}}`, "spec.protocol.config.x: no", "spec.protocol.config.x: no"},
+		{"v1beta1", "Device", `{"spec":{}}`, "a Device of the name was deleted: it is new", "a Device of the name was deleted: it is new"},
+	} {
+		require.Equal(t, []string{c.want}, kindNamed(t, c.version, c.kind).OfFormTexts([]byte(c.manifest), []string{c.warning}), c.manifest)
+	}
+}
