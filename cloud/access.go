@@ -3,13 +3,10 @@
 package cloud
 
 import (
-	"cmp"
 	"context"
 	"crypto/tls"
 	"encoding/json"
-	"net"
 	"net/http"
-	"os"
 	"slices"
 
 	"github.com/rs/zerolog"
@@ -20,6 +17,7 @@ import (
 	"github.com/edgebus/edgebus/cloud/discovery"
 	"github.com/edgebus/edgebus/cloud/enroll"
 	"github.com/edgebus/edgebus/cloud/fleet"
+	"github.com/edgebus/edgebus/cloud/hubdata"
 	"github.com/edgebus/edgebus/cloud/identity"
 	"github.com/edgebus/edgebus/cloud/objects"
 	"github.com/edgebus/edgebus/cloud/store"
@@ -31,7 +29,7 @@ import (
 
 // openAuthority opens the hub's authority, and has the listeners use its certificate for which none is configured.
 func openAuthority(cfg *configs.Hub, st *disk.Store, announce func() error, log zerolog.Logger) (*enroll.Authority, error) {
-	o := authorityOptions(*cfg, log)
+	o := hubdata.AuthorityOptions(*cfg, log)
 	o.Reader, o.Writer, o.Shared = st, objects.Records(st), cfg.Store.Engine != "files"
 	o.Announce = announce
 	authority, err := enroll.OpenAuthority(o)
@@ -48,31 +46,6 @@ func isReservedName(a configs.HubAuth, holder func(name string) bool) func(name 
 	return func(name string) bool {
 		return holder(name) || slices.ContainsFunc(a.Users, func(u configs.User) bool { return u.Name == name && u.Role != "node" })
 	}
-}
-
-// hubAddress is where nodes reach the hub over TLS; empty if they can't. bound are the broker's addresses, in the order
-// of the configuration.
-func hubAddress(cfg configs.Hub, bound []net.Addr) string {
-	if cfg.MQTT.TLS.Listen == "" {
-		return ""
-	}
-	at := 0
-	if cfg.MQTT.Listen != "" {
-		at = 1
-	}
-	host, port, _ := net.SplitHostPort(bound[at].String()) // a listener's address
-	if len(cfg.Hub.Address) > 0 {
-		first := cfg.Hub.Address[0]
-		if _, _, err := net.SplitHostPort(first); err == nil {
-			return first
-		}
-		return net.JoinHostPort(first, port)
-	}
-	if ip := net.ParseIP(host); ip != nil && ip.IsUnspecified() {
-		name, _ := os.Hostname() // without one the address of this host is as good
-		host = cmp.Or(name, "localhost")
-	}
-	return net.JoinHostPort(host, port)
 }
 
 // nodeRegistry knows which Nodes there are.

@@ -9,10 +9,12 @@ import (
 	"io"
 	"math/rand/v2"
 	"net"
+	"net/http"
 	"os"
 	"runtime/debug"
 	"slices"
 	"sync/atomic"
+	"time"
 
 	"github.com/rs/zerolog"
 
@@ -26,6 +28,7 @@ import (
 	"github.com/edgebus/edgebus/broker/daemon/page"
 	"github.com/edgebus/edgebus/broker/daemon/tracing"
 	"github.com/edgebus/edgebus/broker/history/requests"
+	"github.com/edgebus/edgebus/broker/journal"
 	"github.com/edgebus/edgebus/broker/mqttserver"
 	"github.com/edgebus/edgebus/broker/ordered"
 	"github.com/edgebus/edgebus/broker/tree"
@@ -33,6 +36,7 @@ import (
 	"github.com/edgebus/edgebus/cloud/api"
 	"github.com/edgebus/edgebus/cloud/api/index"
 	"github.com/edgebus/edgebus/cloud/blobs"
+	"github.com/edgebus/edgebus/cloud/clusterhub"
 	"github.com/edgebus/edgebus/cloud/enroll"
 	"github.com/edgebus/edgebus/cloud/events"
 	"github.com/edgebus/edgebus/cloud/fleet"
@@ -80,7 +84,7 @@ func Run(ctx context.Context, o Options) (err error) {
 	if err != nil {
 		return ignoreStop(ctx, err)
 	}
-	defer func() { err = errors.Join(err, shared.close()) }()
+	defer func() { err = errors.Join(err, shared.Close()) }()
 	defer func() { err = errors.Join(err, records.Close()) }()
 	commits.Watch("sessions", records.Damage)
 	st, err := disk.Open(disk.Options{Journal: records, Log: log, Committed: commits.ForStore("objects")})
@@ -97,14 +101,16 @@ func Run(ctx context.Context, o Options) (err error) {
 	if err != nil {
 		return err
 	}
-	secrets.Announce = shared.announce()
-	authority, err := openAuthority(&cfg, st, shared.announce(), log)
+	secrets.Announce = shared.Announce()
+	authority, err := openAuthority(&cfg, st, shared.Announce(), log)
 	if err != nil {
 		return err
 	}
-	shared.useAuthority(authority)
+	shared.UseAuthority(authority)
 	references := blobs.ReferenceFinder{Reader: st}
-	content, err := openBlobs(cfg, shared, references, log)
+	content, err := shared.OpenBlobs(blobs.Options{
+		Dir: cfg.Data.Dir, Bytes: int64(cfg.Limits.Blobs.Bytes), Age: cfg.Limits.Blobs.Age, Log: log, Refs: references.Refs,
+	})
 	if err != nil {
 		return err
 	}
@@ -178,7 +184,7 @@ func Run(ctx context.Context, o Options) (err error) {
 		Authority: authority, Reader: st, Writer: objects.Records(st), Watcher: st, Objects: registry.Controller("enroll"), Log: log,
 		Tree: carrier, Presence: carrier, Broker: func() enroll.Broker { return br }, Hub: identity.ID.String(), FormerHubs: former,
 		Mode: cfg.Auth.Enrollment, NodeLabels: cfg.Auth.NodeLabels, CheckReferences: judgeJoining(registry),
-		Reserved: isReservedName(cfg.Auth, bearer.Tokens.HasUser), Address: func() string { return shared.linkAddresses(hubAddress(cfg, br.Addrs())) },
+		Reserved: isReservedName(cfg.Auth, bearer.Tokens.HasUser), Address: func() string { return shared.LinkAddresses(cfg.LinkAddress(br.Addrs())) },
 	})
 	blobServer := blobs.NewServer(blobs.ServerOptions{
 		Store: content, Allowed: references.Allowed, Fetched: registry.Fetched, Tree: enrollment, Publish: publish, Log: log,
@@ -199,7 +205,7 @@ func Run(ctx context.Context, o Options) (err error) {
 	log.Info().Bool("anonymous", anonymous).Str("why", why).Msg("who comes over loopback without signing in")
 	brokerOptions.LinkQueue = &broker.LinkQueueOptions{Bytes: ruleQueueBytes, Age: cfg.Rules.Age}
 	auth := &brokerOptions.Auth
-	brokerOptions.Owned, brokerOptions.Failover, brokerOptions.Figures = shared.owned(), shared != nil, shared.figures()
+	brokerOptions.Owned, brokerOptions.Failover, brokerOptions.Figures = shared.Owned(), shared != nil, shared.Figures()
 	if anonymous {
 		auth.Anonymous, auth.LoopbackNodes = []topics.Role{topics.RoleOperator}, true
 	}
@@ -229,13 +235,13 @@ func Run(ctx context.Context, o Options) (err error) {
 	links := linkReporter(identity.ID, twins, br, commits, topicRules, space, shown, followers.Late, o.Version)
 	handler := api.New(api.Options{
 		Objects: registry, Reader: st, Watcher: st, Log: log, Authenticate: br.SignIn, Metrics: metrics.Handler(), Version: o.Version,
-		Links: links, Ready: shared.checks(commits),
-		Sessions: br.ServeSessions, MaxBody: int64(cfg.Limits.Request), WatchOptions: api.WatchOptions{Watches: cfg.Limits.Watches, Mirrors: shared.mirrorOptions(st)}, Blobs: blobServer.ServeHTTP, Content: content.ReadAt,
+		Links: links, Ready: readyChecks(commits, shared),
+		Sessions: br.ServeSessions, MaxBody: int64(cfg.Limits.Request), WatchOptions: api.WatchOptions{Watches: cfg.Limits.Watches, Mirrors: shared.MirrorOptions(st)}, Blobs: blobServer.ServeHTTP, Content: content.ReadAt,
 		Enrollment: enrollment, Presence: twins, OwnOnly: cfg.HTTP.Discovery == "own",
-		Tokens: bearer.Tokens.ServeHTTP, Follow: followers, Index: counted, Page: api.PageOptions{Handler: page.Handler(), Browsers: br, Login: loginOptions(cfg.Auth.OIDC), Provider: browserProvider(bearer.OIDC, br), Alerts: watched, Audit: recentAudit(auditLog), Cluster: shared.serveStatus(), FinishUpgrade: shared.upgrade(), Diagnose: nodeDoctor(links, st, counted, twins)},
+		Tokens: bearer.Tokens.ServeHTTP, Follow: followers, Index: counted, Page: api.PageOptions{Handler: page.Handler(), Browsers: br, Login: loginOptions(cfg.Auth.OIDC), Provider: browserProvider(bearer.OIDC, br), Alerts: watched, Audit: recentAudit(auditLog), Cluster: shared.Status(), FinishUpgrade: shared.FinishUpgrade(), Diagnose: nodeDoctor(links, st, counted, twins)},
 		Devices: api.DeviceServices{Rule: carrier.Request, Traces: traces, Call: commandCaller(br, commands), History: func(node string) requests.Source { return copies.Of(node) }},
 	})
-	site, serveSite, err := serveHTTP(cfg, o, shared, metrics.Count(auditLog.Handler(shared.guard(handler))))
+	site, serveSite, err := serveHTTP(cfg, log, shared, metrics.Count(auditLog.Handler(shared.Guard(handler))))
 	if err != nil {
 		return errors.Join(err, br.Close(ctx))
 	}
@@ -247,13 +253,40 @@ func Run(ctx context.Context, o Options) (err error) {
 	})
 	guard := dir.Guard(log, records.InPlace)
 	commits.Guard(guard.Err)
-	backups := shared.socket(cfg.Data.Dir, hubdata.Snapshot(records, content), secrets.Rotate, log)
+	backups := shared.Socket(cfg.Data.Dir, hubdata.Snapshot(records, content), secrets.Rotate, log)
 	if o.Ready != nil {
 		o.Ready(daemon.Addresses{MQTT: br.Addrs(), HTTP: site.Addrs()})
 	}
 	return daemon.RunGroup(ctx, mqttserver.RunWithAudit(auditLog, twins.Run), br.Serve, serveSite, content.Run, blobServer.Run, copies.Run,
-		bearer.Tokens.Run, counted.Run, recorder.Run, enrollment.Run, traces.Run, backups.Run, guard.Run, space.Run, watched.Run, shown.Run, shared.run, shared.serveCarried(br), shared.serveMirrors(st),
+		bearer.Tokens.Run, counted.Run, recorder.Run, enrollment.Run, traces.Run, backups.Run, guard.Run, space.Run, watched.Run, shown.Run, shared.Serve(br, st),
 		func(ctx context.Context) error { return topicRules.Run(ctx, br.RightsChanged) }, carrier.Run, controllers, followUpgradeReports(twins, st, log))
+}
+
+// openRecords opens the hub's log. With a log of several hubs it returns when this one owns it, and stands by until then.
+func openRecords(ctx context.Context, o Options, m metrics.Registry, committed func(time.Duration, int, error)) (*journal.Journal, *clusterhub.SharedLog, error) {
+	if o.Config.Store.Engine != "nats" {
+		records, err := hubdata.OpenFiles(o.Config.Data.Dir, o.Log, committed, o.Through)
+		return records, nil, err
+	}
+	return clusterhub.Open(ctx, clusterhub.Options{
+		Config: o.Config, Version: o.Version, Log: o.Log, Ready: o.Ready, Through: o.Through, Lost: o.Lost, Again: o.Again,
+		Metrics: m, Committed: committed, Listeners: mqttListeners,
+	})
+}
+
+// serveHTTP has a hub serve its API, on the site that is there already if it is one of a cluster.
+func serveHTTP(cfg configs.Hub, log zerolog.Logger, shared *clusterhub.SharedLog, handler http.Handler) (*httpserver.Server, func(context.Context) error, error) {
+	if shared != nil {
+		server, run := shared.HTTP(handler)
+		return server, run, nil
+	}
+	server, err := httpserver.Listen(httpserver.Options{
+		Listen: cfg.HTTP.Listen, ListenTLS: cfg.HTTP.TLS.Listen, TLS: cfg.HTTP.TLS.Config, Limits: cfg.Limits.Limits,
+	}, log, handler)
+	if err != nil {
+		return nil, nil, err
+	}
+	return server, server.Run, nil
 }
 
 // hubIdentity is this hub's identity, which the data has, and those of the hubs that it replaces.
@@ -315,7 +348,7 @@ func Main(args []string, stdout, stderr io.Writer) int {
 		return hubdata.FollowMain(args[1:], stdout, stderr)
 	}
 	if len(args) > 0 && args[0] == "cluster" {
-		return clusterMain(args[1:], stdout, stderr)
+		return clusterhub.Main(args[1:], stdout, stderr)
 	}
 	health := len(args) > 0 && args[0] == "health"
 	if health {

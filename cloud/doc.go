@@ -19,27 +19,13 @@
 //	views.go        views of all nodes' Devices for other systems, such as Home Assistant
 //	devicesettings.go  which settings mappers take for Devices
 //	report.go       what is said of the links, and metrics
-//	shared.go       the log of several hubs: one of them owns it, and this one stands by until it does
-//	clustercertificates.go  certificates and settings of the servers that have that log
-//	logchecks.go    what that log's servers and this host's clock must be like for that
-//	clustercommands.go  the commands of cluster
-//	clusterjoin.go      a hub that joins the others, with a backup or by cluster.key alone
-//	peers.go        how this hub reaches the others, and they it
-//	clusterdata.go      data from a cluster into another, into one hub, and out of a backup
-//	carried.go          MQTT connections that a hub which stands by takes for the one that serves
-//	drain.go            a hub that lets others serve; backups of one that stands by
-//	clusterstatus.go    what the hubs tell each other, and how all of them are
-//	finishupgrade.go    the log's version of records, when all hubs know it
-//	site.go         what is served over HTTP by a hub of a cluster, standing by and as the owner
-//	mirrors.go          lists and watches that a hub which stands by answers itself
-//	hubblobs.go     blobs copied between the hubs of a cluster
-//	hubkeys.go      the authority's files and the key of Secrets, copied between them
 //	beginanew_*.go  how a hub that owns it no more stops without a word
 //
 // # Packages, in reading order
 //
 //	store, store/disk   objects as bytes with a revision; the records that they are, and the index that serves reads
 //	hubdata             a hub's data directory: its log, the key of Secrets; the commands check, backup, restore, takeover and follow
+//	clusterhub          what a hub of a cluster does besides: it stands by, and has what the others have; the commands of cluster
 //	cluster, jetstream  one of several hubs owns the log that they share, the others stand by; the engine that NATS servers replicate it with
 //	objects             the one place in which objects are read and written by the rules for all of them: validation, field
 //	                    owners, finalizers, Secrets sealed (sealed.go), what a writer may refer to (objects/rawjson: parts of JSON without decoding it)

@@ -15,6 +15,7 @@ import (
 	"github.com/edgebus/edgebus/broker/daemon/metrics"
 	"github.com/edgebus/edgebus/broker/mqttserver"
 	"github.com/edgebus/edgebus/broker/views/runner"
+	"github.com/edgebus/edgebus/cloud/clusterhub"
 	"github.com/edgebus/edgebus/cloud/events"
 	"github.com/edgebus/edgebus/cloud/twin"
 	"github.com/edgebus/edgebus/topics/acl"
@@ -38,6 +39,15 @@ func linkReporter(self resource.HubID, tw *twin.Twins, br *broker.Broker, commit
 		}
 		return r
 	}
+}
+
+// readyChecks are those of /readyz.
+func readyChecks(commits *metrics.Commits, shared *clusterhub.SharedLog) map[string]func(context.Context) error {
+	all := map[string]func(context.Context) error{"store": storesReady(commits)}
+	if shared != nil {
+		all["log"] = shared.Ready
+	}
+	return all
 }
 
 // storesReady fails if one of the hub's stores can't be written.

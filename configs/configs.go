@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -662,6 +663,31 @@ func (h Hub) Anybody() bool {
 // Anonymous is the same, with the reason.
 func (h Hub) Anonymous() (yes bool, why string) {
 	return h.Auth.anybody(h.MQTT, h.HTTP, h.Auth.OIDC.Issuer)
+}
+
+// LinkAddress is where nodes reach the hub over TLS; empty if they can't. bound are the broker's addresses, in the order
+// of the configuration.
+func (h Hub) LinkAddress(bound []net.Addr) string {
+	if h.MQTT.TLS.Listen == "" {
+		return ""
+	}
+	at := 0
+	if h.MQTT.Listen != "" {
+		at = 1
+	}
+	host, port, _ := net.SplitHostPort(bound[at].String()) // a listener's address
+	if len(h.Hub.Address) > 0 {
+		first := h.Hub.Address[0]
+		if _, _, err := net.SplitHostPort(first); err == nil {
+			return first
+		}
+		return net.JoinHostPort(first, port)
+	}
+	if ip := net.ParseIP(host); ip != nil && ip.IsUnspecified() {
+		name, _ := os.Hostname() // without one the address of this host is as good
+		host = cmp.Or(name, "localhost")
+	}
+	return net.JoinHostPort(host, port)
 }
 
 // Anybody is as a hub's.

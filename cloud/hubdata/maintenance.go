@@ -71,6 +71,12 @@ func Program() backup.Program {
 	}
 }
 
+// AuthorityOptions are how the authority in a data directory is opened.
+func AuthorityOptions(cfg configs.Hub, log zerolog.Logger) enroll.AuthorityOptions {
+	given := cfg.Auth.Authority
+	return enroll.AuthorityOptions{Dir: cfg.Data.Dir, Cert: given.Cert, Key: given.Key, Names: cfg.Hub.Address, NodeValidity: given.NodeValidity, Log: log}
+}
+
 // BrokerTable is the number of the broker's table in the log.
 const BrokerTable = 0
 
@@ -81,7 +87,7 @@ func LogOptions(dir string) journal.Options {
 
 // OpenLog opens the hub's log. A directory with the files of an older hub, which had none, is refused.
 func OpenLog(dir string, log zerolog.Logger, committed func(time.Duration, int, error), through func(ordered.Log) ordered.Log) (*journal.Journal, error) {
-	if err := RefuseFormer(dir); err != nil {
+	if err := refuseFormer(dir); err != nil {
 		return nil, err
 	}
 	o := LogOptions(dir)
@@ -108,13 +114,28 @@ func OpenFiles(dir string, log zerolog.Logger, committed func(time.Duration, int
 	return records, nil
 }
 
-// RefuseFormer fails if a data directory is of a hub that kept its objects in a file of their own.
-func RefuseFormer(dir string) error {
+// refuseFormer fails if a data directory is of a hub that kept its objects in a file of their own.
+func refuseFormer(dir string) error {
 	former := filepath.Join(dir, "hub.db")
 	if _, err := os.Stat(former); err != nil {
 		return nil
 	}
 	return fmt.Errorf("%s is of another version of this program, which kept objects in a file of their own. %s", former, disk.HowToMove(dir))
+}
+
+// ReadOrigin reads whether the log in a data directory is a copy, as each hub of a cluster has one, and whether it has records. Without a log it is none.
+func ReadOrigin(dir string) (is, has bool, err error) {
+	o := LogOptions(dir)
+	if _, err := os.Stat(o.Dir); errors.Is(err, fs.ErrNotExist) {
+		return false, false, refuseFormer(dir)
+	}
+	o.ReadOnly = true
+	records, err := journal.Open(o)
+	if err != nil {
+		return false, false, err
+	}
+	_, is, err = journal.CopyIn(records).Origin()
+	return is, records.Stats().Records > 0, errors.Join(err, records.Close())
 }
 
 // Snapshot takes the log of a running hub at one moment. No blob is removed until the backup is finished; those that are put
@@ -163,7 +184,7 @@ func surveyData(dir string) []backup.DataPart {
 
 // WithStore opens the log of a hub that is stopped.
 func WithStore(dir string, look func(*disk.Store, *journal.Journal) error) (err error) {
-	if err := RefuseFormer(dir); err != nil {
+	if err := refuseFormer(dir); err != nil {
 		return err
 	}
 	o := LogOptions(dir)

@@ -214,8 +214,8 @@ func roleRule(role, from, to string) string {
 	if from == role || isBelow(from, role+"/cmd") || !isBelow(to, role) {
 		return ""
 	}
-	if from == "cloud/hubdata" && to != role {
-		return "" // it connects parts, as cloud.go does, and no part knows it
+	if from == "cloud/clusterhub" && to != role || from == "cloud/hubdata" && to != role && to != "cloud/clusterhub" {
+		return "" // they connect parts, as cloud.go does, and no part knows them
 	}
 	part := strings.Split(from, "/")[1]
 	switch {
@@ -511,6 +511,9 @@ func TestRulesBite(t *testing.T) {
 		{"cloud/hubdata", modulePath + "cloud/store/disk", ""},
 		{"cloud/hubdata", modulePath + "cloud", "wiring"},
 		{"cloud/enroll", modulePath + "cloud/hubdata", "siblings"},
+		{"cloud/clusterhub", modulePath + "cloud/hubdata", ""},
+		{"cloud/clusterhub", modulePath + "cloud", "wiring"},
+		{"cloud/hubdata", modulePath + "cloud/clusterhub", "siblings"},
 		{"cloud/cmd/cloudhub", modulePath + "cloud", ""},
 		{"cloud/api", modulePath + "mappers", "nobody links"},
 		{"cloud/api", "go.etcd.io/bbolt", "bbolt"},

@@ -49,7 +49,7 @@ var boundedStructures = map[string]string{
 	"Writer.control":                  "the client isn't read while it takes no answers",
 	"clients.byID":                    "limits.sessions and limits.perUser",
 	"ConnCarrier.conns":               "limits.connections",
-	"Origin.Certificates":             "one on its way to the other hub: cloud.mostOrigin",
+	"Origin.Certificates":             "one on its way to the other hub: clusterhub.mostOrigin",
 	"clients.conns":                   "limits.connections and limits.perUser",
 	"identifierLocks.each":            "connections that wait for their client's turn",
 	"pendingConns.places":             "limits.connections",

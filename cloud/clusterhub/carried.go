@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package cloud
+package clusterhub
 
 import (
 	"context"
@@ -27,10 +27,10 @@ const (
 )
 
 // newCarrier takes MQTT connections at this hub's ports for the one that serves, while this one stands by.
-func (s *sharedLog) newCarrier(o Options) (*broker.ConnCarrier, error) {
+func (s *SharedLog) newCarrier(o Options) (*broker.ConnCarrier, error) {
 	cfg := o.Config
 	cfg.MQTT.TLS.Own = func(clientCA []byte) *tls.Config { return s.peers.mqttCertificates(clientCA) }
-	listeners, err := mqttListeners(cfg)
+	listeners, err := o.Listeners(cfg)
 	if err != nil {
 		return nil, err
 	}
@@ -38,7 +38,7 @@ func (s *sharedLog) newCarrier(o Options) (*broker.ConnCarrier, error) {
 }
 
 // carryTo opens a stream for a connection to the hub that serves. While none does, or it has only just taken the log, it waits.
-func (s *sharedLog) carryTo(ctx context.Context, from broker.Origin) (net.Conn, error) {
+func (s *SharedLog) carryTo(ctx context.Context, from broker.Origin) (net.Conn, error) {
 	stream, err := s.peers.Dial(ctx, carriedMQTT)
 	for (errors.Is(err, peer.ErrNoOwner) || errors.Is(err, peer.ErrRefused)) && backoff.Sleep(ctx, ownerPause) {
 		stream, err = s.peers.Dial(ctx, carriedMQTT)
@@ -77,24 +77,15 @@ func readOrigin(stream net.Conn) (from broker.Origin, err error) {
 	return from, errors.Join(err, stream.SetReadDeadline(time.Time{}))
 }
 
-// serveCarried has the broker of the hub that serves take the connections that the others carry to it, until ctx ends.
-func (s *sharedLog) serveCarried(br *broker.Broker) func(context.Context) error {
-	return func(ctx context.Context) error {
-		if s != nil {
-			s.peers.Handle(carriedMQTT, func(stream peer.Stream) {
-				from, err := readOrigin(stream)
-				from.Gone = stream.Gone
-				if err == nil {
-					err = br.ServeCarried(stream, from)
-				}
-				if err != nil {
-					s.log.Warn().Err(err).Str("hub", stream.Hub).Msg("a connection that another hub carries here is not served")
-				}
-			})
-			defer s.peers.Handle(carriedMQTT, nil)
-		}
-		<-ctx.Done()
-		return nil
+// serveCarried has the broker of the hub that serves take a connection that another one carries to it.
+func (s *SharedLog) serveCarried(br *broker.Broker, stream peer.Stream) {
+	from, err := readOrigin(stream)
+	from.Gone = stream.Gone
+	if err == nil {
+		err = br.ServeCarried(stream, from)
+	}
+	if err != nil {
+		s.log.Warn().Err(err).Str("hub", stream.Hub).Msg("a connection that another hub carries here is not served")
 	}
 }
 

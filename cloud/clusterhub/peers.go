@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package cloud
+package clusterhub
 
 import (
 	"context"
@@ -8,15 +8,13 @@ import (
 	"io/fs"
 	"sync/atomic"
 
-	"github.com/rs/zerolog"
-
 	"github.com/edgebus/edgebus/broker/sealed"
 	"github.com/edgebus/edgebus/cloud/cluster"
 	"github.com/edgebus/edgebus/cloud/clusterca"
 	"github.com/edgebus/edgebus/cloud/enroll"
+	"github.com/edgebus/edgebus/cloud/hubdata"
 	"github.com/edgebus/edgebus/cloud/mirror"
 	"github.com/edgebus/edgebus/cloud/peer"
-	"github.com/edgebus/edgebus/configs"
 )
 
 // peers are the other hubs of the cluster, as this one reaches them from its start on.
@@ -32,7 +30,7 @@ type peers struct {
 // openPeers listens for other hubs.
 func openPeers(o Options, key sealed.Key, name string) (*peers, error) {
 	p := &peers{name: name}
-	authority, err := enroll.OpenReplica(authorityOptions(o.Config, o.Log))
+	authority, err := enroll.OpenReplica(hubdata.AuthorityOptions(o.Config, o.Log))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) { // the first hub has none before it serves
 		return nil, err
 	}
@@ -78,10 +76,4 @@ func (p *peers) ownsNow() bool { return p.owner() == p.name }
 func (p *peers) start(ctx context.Context, m *cluster.Member) {
 	p.member.Store(m)
 	go func() { _ = p.Run(ctx) }()
-}
-
-// authorityOptions are those of the settings.
-func authorityOptions(cfg configs.Hub, log zerolog.Logger) enroll.AuthorityOptions {
-	given := cfg.Auth.Authority
-	return enroll.AuthorityOptions{Dir: cfg.Data.Dir, Cert: given.Cert, Key: given.Key, Names: cfg.Hub.Address, NodeValidity: given.NodeValidity, Log: log}
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package cloud
+package clusterhub
 
 import (
 	"context"
@@ -32,7 +32,7 @@ const (
 )
 
 // check asks whether the servers keep what they acknowledge, for the hubs alone.
-func (s *sharedLog) check(ctx context.Context) error {
+func (s *SharedLog) check(ctx context.Context) error {
 	ctx, stop := context.WithTimeout(ctx, checkTime)
 	defer stop()
 	s.checking.Lock()
@@ -62,7 +62,7 @@ func (s *sharedLog) check(ctx context.Context) error {
 }
 
 // mayTake is why this hub must not own the log: it is drained, or something is wrong with the servers, or this host's clock.
-func (s *sharedLog) mayTake(ctx context.Context) error {
+func (s *SharedLog) mayTake(ctx context.Context) error {
 	if err := s.drained.mayTake(); err != nil {
 		return err
 	}
@@ -70,7 +70,7 @@ func (s *sharedLog) mayTake(ctx context.Context) error {
 }
 
 // isAble is mayTake of a hub that is not drained: hubs tell of that apart.
-func (s *sharedLog) isAble(ctx context.Context) error {
+func (s *SharedLog) isAble(ctx context.Context) error {
 	if err := s.keys.lacks(); err != nil {
 		return err
 	}
@@ -81,7 +81,7 @@ func (s *sharedLog) isAble(ctx context.Context) error {
 }
 
 // agrees says what this hub has that others must not have, or must have as well: its name, and its host's time.
-func (s *sharedLog) agrees() error {
+func (s *SharedLog) agrees() error {
 	s.checking.Lock()
 	defer s.checking.Unlock()
 	ahead := make(map[string]time.Duration)
@@ -104,7 +104,7 @@ func (s *sharedLog) agrees() error {
 }
 
 // certificateLeft is for how long the servers' certificates are valid; 0: none is known.
-func (s *sharedLog) certificateLeft() time.Duration {
+func (s *SharedLog) certificateLeft() time.Duration {
 	s.checking.Lock()
 	defer s.checking.Unlock()
 	if s.expires.IsZero() {
@@ -117,12 +117,12 @@ func (s *sharedLog) certificateLeft() time.Duration {
 func inspectServers(ctx context.Context, c configs.HubNATS, o jetstream.Options, log zerolog.Logger) error {
 	ctx, stop := context.WithTimeout(ctx, 5*time.Second)
 	defer stop()
-	s := &sharedLog{cfg: c, log: log}
+	s := &SharedLog{cfg: c, log: log}
 	return s.judge(jetstream.InspectServers(ctx, o, monitorClient(o), c.Monitor))
 }
 
 // judge says what is wrong with the servers, once for what is only to be known.
-func (s *sharedLog) judge(r jetstream.Report) error {
+func (s *SharedLog) judge(r jetstream.Report) error {
 	s.checking.Lock()
 	defer s.checking.Unlock()
 	s.clocks = r.Clocks

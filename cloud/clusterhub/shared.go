@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package cloud
+package clusterhub
 
 import (
 	"cmp"
@@ -23,6 +23,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promauto"
 	"github.com/rs/zerolog"
 
+	"github.com/edgebus/edgebus/broker"
 	"github.com/edgebus/edgebus/broker/daemon"
 	"github.com/edgebus/edgebus/broker/daemon/metrics"
 	"github.com/edgebus/edgebus/broker/journal"
@@ -33,11 +34,14 @@ import (
 	"github.com/edgebus/edgebus/cloud/enroll"
 	"github.com/edgebus/edgebus/cloud/hubdata"
 	"github.com/edgebus/edgebus/cloud/jetstream"
+	"github.com/edgebus/edgebus/cloud/mirror"
+	"github.com/edgebus/edgebus/cloud/peer"
+	"github.com/edgebus/edgebus/cloud/store/disk"
 	"github.com/edgebus/edgebus/configs"
 )
 
-// sharedLog is the log of several hubs, which this one owns.
-type sharedLog struct {
+// SharedLog is the log of several hubs, which this one owns.
+type SharedLog struct {
 	cfg    configs.HubNATS
 	log    zerolog.Logger
 	member *cluster.Member
@@ -69,13 +73,25 @@ type sharedLog struct {
 	standing atomic.Pointer[cluster.Member] // member, for who asks the hub while it begins to stand by
 }
 
-// openRecords opens the hub's log. With a log of several hubs it returns when this one owns it, and stands by until then.
-func openRecords(ctx context.Context, o Options, m metrics.Registry, committed func(time.Duration, int, error)) (*journal.Journal, *sharedLog, error) {
+// Options are what a hub of a cluster needs. The first of them are those of package cloud.
+type Options struct {
+	Config  configs.Hub
+	Version string
+	Log     zerolog.Logger
+	Ready   func(daemon.Addresses)
+	Through func(ordered.Log) ordered.Log
+	Lost    func(error)
+	Again   func()
+
+	Metrics   metrics.Registry
+	Committed func(took time.Duration, commits int, err error)
+	// Listeners are those at which MQTT connections are taken for the hub that serves.
+	Listeners func(configs.Hub) ([]broker.Listener, error)
+}
+
+// Open opens the log of several hubs. It returns when this one owns it, and stands by until then.
+func Open(ctx context.Context, o Options) (*journal.Journal, *SharedLog, error) {
 	dir := o.Config.Data.Dir
-	if o.Config.Store.Engine != "nats" {
-		records, err := hubdata.OpenFiles(dir, o.Log, committed, o.Through)
-		return records, nil, err
-	}
 	key, err := sealed.LoadKey(filepath.Join(dir, hubdata.ClusterKeyFile))
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil, fmt.Errorf("%s is of no cluster: `cloudhub cluster init` makes one, or `cloudhub cluster import` with its data, and `cloudhub cluster join` makes this hub one of others", dir)
@@ -83,7 +99,7 @@ func openRecords(ctx context.Context, o Options, m metrics.Registry, committed f
 	if err != nil {
 		return nil, nil, err
 	}
-	s := &sharedLog{cfg: o.Config.Store.NATS, log: o.Log, name: hubName(o.Config.Store.NATS), version: o.Version, instance: rand.Uint64()} //nolint:gosec // G404: it tells processes apart, and keeps nobody out
+	s := &SharedLog{cfg: o.Config.Store.NATS, log: o.Log, name: hubName(o.Config.Store.NATS), version: o.Version, instance: rand.Uint64()} //nolint:gosec // G404: it tells processes apart, and keeps nobody out
 	s.again, s.auth = o.Again, authDigest(o.Config.Auth, key)
 	if s.drained, err = openDrained(dir); err != nil {
 		return nil, nil, err
@@ -92,21 +108,21 @@ func openRecords(ctx context.Context, o Options, m metrics.Registry, committed f
 		return nil, nil, err
 	}
 	if s.blobs, err = openHubBlobs(o, s.peers); err != nil {
-		return nil, nil, errors.Join(err, s.close())
+		return nil, nil, errors.Join(err, s.Close())
 	}
 	go s.blobs.run(ctx)
 	s.keys = &hubKeys{peers: s.peers, client: s.peers.Client(purposeKeys), cfg: o.Config, log: o.Log}
 	go s.keys.run(ctx)
 	go s.peers.serveJoins(ctx, o.Config, o.Log)
-	if s.site, err = openSite(ctx, o, s.peers, s.standBy(m)); err != nil {
-		return nil, nil, errors.Join(err, s.close())
+	if s.site, err = openSite(ctx, o, s.peers, s.standBy(o.Metrics)); err != nil {
+		return nil, nil, errors.Join(err, s.Close())
 	}
 	if o.Ready != nil {
 		o.Ready(daemon.Addresses{HTTP: s.site.Addrs()}) // it is ready to stand by
 	}
-	records, err := s.own(ctx, o, key, m, committed)
+	records, err := s.own(ctx, o, key)
 	if err != nil {
-		return nil, nil, errors.Join(err, s.close())
+		return nil, nil, errors.Join(err, s.Close())
 	}
 	return records, s, nil
 }
@@ -132,7 +148,7 @@ func engineOptions(c configs.HubNATS, key sealed.Key, log zerolog.Logger) (jetst
 }
 
 // own stands by until this hub owns the log.
-func (s *sharedLog) own(ctx context.Context, o Options, key sealed.Key, m metrics.Registry, committed func(time.Duration, int, error)) (*journal.Journal, error) {
+func (s *SharedLog) own(ctx context.Context, o Options, key sealed.Key) (*journal.Journal, error) {
 	var err error
 	if s.options, err = engineOptions(s.cfg, key, s.log); err == nil {
 		s.client, s.options.Told = monitorClient(s.options), s.teller.hear
@@ -152,12 +168,12 @@ func (s *sharedLog) own(ctx context.Context, o Options, key sealed.Key, m metric
 	s.teller.check, s.teller.ask, s.teller.log = s.isAble, s.engine.Status, s.log
 	s.standing.Store(s.member)
 	s.peers.start(ctx, s.member)
-	s.register(m)
+	s.register(o.Metrics)
 	jo := hubdata.LogOptions(o.Config.Data.Dir)
 	jo.Log, jo.Shared, jo.Through = s.log, s.member.Commit, o.Through
 	jo.Committed = func(took time.Duration, commits int, err error) {
 		s.member.CheckStored(err)
-		committed(took, commits, err)
+		o.Committed(took, commits, err)
 	}
 	records, err := journal.Open(jo)
 	if err != nil {
@@ -167,16 +183,16 @@ func (s *sharedLog) own(ctx context.Context, o Options, key sealed.Key, m metric
 	if err != nil {
 		return nil, errors.Join(err, records.Close())
 	}
-	m.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+	o.Metrics.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "edgebus_cluster_carried_connections", Help: "MQTT connections that this hub, which stands by, carries to the one that serves.",
 	}, func() float64 { return float64(carrier.Carried()) }))
-	link := hubAddress(o.Config, carrier.Addrs())
+	link := o.Config.LinkAddress(carrier.Addrs())
 	s.link.Store(&link)
 	standing, stop := context.WithCancel(context.WithoutCancel(ctx))
 	var work sync.WaitGroup
 	work.Go(func() { carrier.Serve(standing) })
 	work.Go(func() { s.teller.run(standing) })
-	work.Go(func() { _ = s.socket(o.Config.Data.Dir, hubdata.Snapshot(records, nil), nil, s.log).Run(standing) }) // it is logged
+	work.Go(func() { _ = s.Socket(o.Config.Data.Dir, hubdata.Snapshot(records, nil), nil, s.log).Run(standing) }) // it is logged
 	if err = s.member.Stand(ctx, records); err != nil {
 		err = errors.Join(err, s.peers.Close()) // before the carrier ends: it is this hub that is gone, and not its clients
 	}
@@ -191,9 +207,29 @@ func (s *sharedLog) own(ctx context.Context, o Options, key sealed.Key, m metric
 }
 
 // tell tells the others something, once the log is open: others may ask before.
-func (s *sharedLog) tell(text []byte) {
+func (s *SharedLog) tell(text []byte) {
 	if s.standing.Load() != nil {
 		s.engine.Tell(text)
+	}
+}
+
+// Serve has other hubs reach this one's broker and objects, and says how far it is, until ctx ends.
+func (s *SharedLog) Serve(br *broker.Broker, st *disk.Store) func(context.Context) error {
+	return func(ctx context.Context) error {
+		if s == nil {
+			<-ctx.Done()
+			return nil
+		}
+		s.peers.Handle(carriedMQTT, func(stream peer.Stream) { s.serveCarried(br, stream) })
+		defer s.peers.Handle(carriedMQTT, nil)
+		feed := mirror.Feed{Objects: st, Owner: s.instance}
+		s.peers.Handle(purposeMirror, func(stream peer.Stream) {
+			err := feed.Serve(ctx, stream)
+			s.log.Debug().Err(err).Str("hub", stream.Hub).Msg("a hub is told of objects no more")
+		})
+		defer s.peers.Handle(purposeMirror, nil)
+		s.run(ctx)
+		return nil
 	}
 }
 
@@ -202,11 +238,7 @@ const (
 )
 
 // run says how far this hub is, and gives up frames that all have, until ctx ends.
-func (s *sharedLog) run(ctx context.Context) error {
-	if s == nil {
-		<-ctx.Done()
-		return nil
-	}
+func (s *SharedLog) run(ctx context.Context) {
 	go s.teller.run(ctx)
 	tick := time.NewTicker(time.Minute)
 	defer tick.Stop()
@@ -214,7 +246,7 @@ func (s *sharedLog) run(ctx context.Context) error {
 	for {
 		select {
 		case <-ctx.Done():
-			return nil
+			return
 		case now := <-tick.C:
 			if before := past.trimmable(now, s.member.At(), s.others(now)); before > 0 {
 				if err := s.engine.Trim(before); err != nil {
@@ -226,12 +258,12 @@ func (s *sharedLog) run(ctx context.Context) error {
 }
 
 // others are the other hubs that were heard.
-func (s *sharedLog) others(now time.Time) []cluster.HeardHub {
+func (s *SharedLog) others(now time.Time) []cluster.HeardHub {
 	return slices.DeleteFunc(s.teller.hubs.List(now), func(h cluster.HeardHub) bool { return h.Name == s.name })
 }
 
-// linkAddresses are where nodes reach the hubs: this one first, then each other that is known, with commas between.
-func (s *sharedLog) linkAddresses(own string) string {
+// LinkAddresses are where nodes reach the hubs: this one first, then each other that is known, with commas between.
+func (s *SharedLog) LinkAddresses(own string) string {
 	if s == nil || own == "" {
 		return own
 	}
@@ -277,8 +309,8 @@ func (p *pastPositions) trimmable(now time.Time, at ordered.Position, others []c
 	return before - trimSlack
 }
 
-// close hands the log over, and ends the connection to it.
-func (s *sharedLog) close() error {
+// Close hands the log over, and ends the connection to it.
+func (s *SharedLog) Close() error {
 	if s == nil {
 		return nil
 	}
@@ -298,48 +330,39 @@ func (s *sharedLog) close() error {
 	return errors.Join(err, s.engine.Close())
 }
 
-// owned waits until whatever is acknowledged is also what another hub would say; nil: there is none.
-func (s *sharedLog) owned() func() bool {
+// Owned waits until whatever is acknowledged is also what another hub would say; nil: there is none.
+func (s *SharedLog) Owned() func() bool {
 	if s == nil {
 		return nil
 	}
 	return s.member.AwaitOwned
 }
 
-// useAuthority has other hubs know this one by the authority that it opened as the owner.
-func (s *sharedLog) useAuthority(a *enroll.Authority) {
+// UseAuthority has other hubs know this one by the authority that it opened as the owner.
+func (s *SharedLog) UseAuthority(a *enroll.Authority) {
 	if s != nil {
 		s.peers.authority.Store(a)
 	}
 }
 
-// announce has the other hubs have a new key; nil: there are none.
-func (s *sharedLog) announce() func() error {
+// Announce has the other hubs have a new key; nil: there are none.
+func (s *SharedLog) Announce() func() error {
 	if s == nil {
 		return nil
 	}
 	return s.keys.announce
 }
 
-// checks are those of /readyz.
-func (s *sharedLog) checks(commits *metrics.Commits) map[string]func(context.Context) error {
-	all := map[string]func(context.Context) error{"store": storesReady(commits)}
-	if s != nil {
-		all["log"] = s.ready
-	}
-	return all
-}
-
-// ready is why the hub must not be sent anybody.
-func (s *sharedLog) ready(context.Context) error {
+// Ready is why the hub must not be sent anybody.
+func (s *SharedLog) Ready(context.Context) error {
 	if s.member.Owns() {
 		return nil
 	}
 	return fmt.Errorf("the log has not answered for %s", s.member.Silent().Round(100*time.Millisecond))
 }
 
-// guard answers requests only while the log is this hub's: another one may have told somebody something newer.
-func (s *sharedLog) guard(h http.Handler) http.Handler {
+// Guard answers requests only while the log is this hub's: another one may have told somebody something newer.
+func (s *SharedLog) Guard(h http.Handler) http.Handler {
 	if s == nil {
 		return h
 	}
@@ -363,7 +386,7 @@ func refuse(w http.ResponseWriter, why string) {
 }
 
 // standBy is what is served over HTTP by a hub that stands by: how it is, and all else by the owner, or by itself if that has it do so.
-func (s *sharedLog) standBy(m metrics.Registry) http.Handler {
+func (s *SharedLog) standBy(m metrics.Registry) http.Handler {
 	mux := http.NewServeMux()
 	alive := func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "ok\n") }
 	mux.HandleFunc("GET /livez", alive)
@@ -376,7 +399,7 @@ func (s *sharedLog) standBy(m metrics.Registry) http.Handler {
 			refuse(w, "this hub is about to start")
 			return
 		}
-		s.serveStatus().ServeHTTP(w, r)
+		s.Status().ServeHTTP(w, r)
 	})))
 	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
 		m := s.standing.Load()
@@ -395,7 +418,7 @@ func (s *sharedLog) standBy(m metrics.Registry) http.Handler {
 // askOwner is a parameter of /readyz for who looks for the hub that owns the log. Without it all are ready that have requests answered.
 const askOwner = "owner"
 
-func (s *sharedLog) register(m metrics.Registry) {
+func (s *SharedLog) register(m metrics.Registry) {
 	f := promauto.With(m)
 	gauge := func(name, help string, value func() float64) {
 		f.NewGaugeFunc(prometheus.GaugeOpts{Namespace: "edgebus", Subsystem: "cluster", Name: name, Help: help}, value)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package cloud
+package clusterhub
 
 import (
 	"context"
@@ -13,7 +13,6 @@ import (
 
 	"github.com/edgebus/edgebus/broker"
 	"github.com/edgebus/edgebus/broker/daemon/httpserver"
-	"github.com/edgebus/edgebus/configs"
 )
 
 // hubSite is what a hub of a cluster serves over HTTP from its start on: first as one that stands by, then as the owner, on the same connections.
@@ -77,27 +76,18 @@ func (s *hubSite) verifyClient(chain []*x509.Certificate) ([][]*x509.Certificate
 	return broker.VerifyClient(c, chain)
 }
 
-// serveHTTP has a hub serve its API, on the site that is there already if it is one of a cluster.
-func serveHTTP(cfg configs.Hub, o Options, shared *sharedLog, handler http.Handler) (server *httpserver.Server, run func(context.Context) error, err error) {
-	if shared == nil {
-		server, err = httpserver.Listen(httpserver.Options{
-			Listen: cfg.HTTP.Listen, ListenTLS: cfg.HTTP.TLS.Listen, TLS: cfg.HTTP.TLS.Config, Limits: cfg.Limits.Limits,
-		}, o.Log, handler)
-		if err != nil {
-			return nil, nil, err
-		}
-		return server, server.Run, nil
-	}
-	s := shared.site
-	return s.Server, func(ctx context.Context) error {
-		s.handler.Store(&handler)
+// HTTP has a hub that owns the log serve its API, on the connections that there are.
+func (s *SharedLog) HTTP(handler http.Handler) (server *httpserver.Server, run func(context.Context) error) {
+	site := s.site
+	return site.Server, func(ctx context.Context) error {
+		site.handler.Store(&handler)
 		ctx, stop := context.WithCancel(ctx)
 		defer stop()
 		go func() {
-			<-s.served
+			<-site.served
 			stop()
 		}()
-		err := shared.peers.ServeHTTP(ctx, s.verifyClient, handler)
-		return errors.Join(err, s.close())
-	}, nil
+		err := s.peers.ServeHTTP(ctx, site.verifyClient, handler)
+		return errors.Join(err, site.close())
+	}
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package cloud
+package clusterhub
 
 import (
 	"cmp"
@@ -148,7 +148,7 @@ const (
 )
 
 // serveDrain answers cloudhub cluster drain at the socket.
-func (s *sharedLog) serveDrain(w http.ResponseWriter, r *http.Request) {
+func (s *SharedLog) serveDrain(w http.ResponseWriter, r *http.Request) {
 	last, err := time.ParseDuration(r.URL.Query().Get("for"))
 	if err != nil || last <= 0 || last > drainMost {
 		http.Error(w, fmt.Sprintf("--for is a time up to %s, such as 30m", drainMost), http.StatusBadRequest)
@@ -181,7 +181,7 @@ func (s *sharedLog) serveDrain(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-func (s *sharedLog) serveUndrain(w http.ResponseWriter, _ *http.Request) {
+func (s *SharedLog) serveUndrain(w http.ResponseWriter, _ *http.Request) {
 	if err := s.drained.end(); err != nil {
 		http.Error(w, err.Error(), http.StatusInternalServerError)
 		return

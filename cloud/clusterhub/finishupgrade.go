@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package cloud
+package clusterhub
 
 import (
 	"encoding/json"
@@ -43,28 +43,26 @@ func planUpgrade(from uint32, own cluster.Hub, heard []cluster.HeardHub, force b
 	return p, nil
 }
 
-// finishUpgrade answers edgebus cluster finish-upgrade: the log is of the version of records that the programs of all hubs know.
-func (s *sharedLog) finishUpgrade(w http.ResponseWriter, r *http.Request) error {
-	now, query := time.Now(), r.URL.Query()
-	p, err := planUpgrade(s.member.Records(), s.self(), s.teller.hubs.List(now), query.Has("force"), now)
-	if err != nil {
-		return err
-	}
-	if !query.Has("dryRun") && p.To > p.From {
-		if err := s.member.SetRecords(p.To); err != nil {
-			return resource.Errorf(resource.Unavailable, "", "it isn't known whether the log is of version %d of records now: %v", p.To, err)
-		}
-		s.log.Info().Uint32("version", p.To).Strs("without", p.Without).Msg("the upgrade is finished: the log is of another version of records, and a program that doesn't know it can't be a hub any more")
-		p.Done = true
-	}
-	w.Header().Set("Content-Type", "application/json")
-	return json.NewEncoder(w).Encode(p)
-}
-
-// upgrade is finishUpgrade; nil: there is one hub, which needs none.
-func (s *sharedLog) upgrade() func(http.ResponseWriter, *http.Request) error {
+// FinishUpgrade answers edgebus cluster finish-upgrade: the log is of the version of records that the programs of all hubs know; nil: there is one hub, which
+// needs none.
+func (s *SharedLog) FinishUpgrade() func(http.ResponseWriter, *http.Request) error {
 	if s == nil {
 		return nil
 	}
-	return s.finishUpgrade
+	return func(w http.ResponseWriter, r *http.Request) error {
+		now, query := time.Now(), r.URL.Query()
+		p, err := planUpgrade(s.member.Records(), s.self(), s.teller.hubs.List(now), query.Has("force"), now)
+		if err != nil {
+			return err
+		}
+		if !query.Has("dryRun") && p.To > p.From {
+			if err := s.member.SetRecords(p.To); err != nil {
+				return resource.Errorf(resource.Unavailable, "", "it isn't known whether the log is of version %d of records now: %v", p.To, err)
+			}
+			s.log.Info().Uint32("version", p.To).Strs("without", p.Without).Msg("the upgrade is finished: the log is of another version of records, and a program that doesn't know it can't be a hub any more")
+			p.Done = true
+		}
+		w.Header().Set("Content-Type", "application/json")
+		return json.NewEncoder(w).Encode(p)
+	}
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package cloud
+package clusterhub
 
 import (
 	"bytes"
@@ -63,7 +63,7 @@ func TestARestoreKnowsWhatThisHubHadOfALogThatCannotBeRead(t *testing.T) {
 // What a command refuses it says by its own name.
 func TestJoiningSaysThatItIsJoiningThatFails(t *testing.T) {
 	var out bytes.Buffer
-	require.Equal(t, 1, clusterMain([]string{"join", "--data-dir", t.TempDir(), filepath.Join(t.TempDir(), "none.tgz")}, &out, &out))
+	require.Equal(t, 1, Main([]string{"join", "--data-dir", t.TempDir(), filepath.Join(t.TempDir(), "none.tgz")}, &out, &out))
 	require.True(t, strings.HasPrefix(out.String(), "cloudhub cluster join: "), out.String())
 }
 
@@ -71,7 +71,7 @@ func TestJoiningSaysThatItIsJoiningThatFails(t *testing.T) {
 func TestJoinSaysThatItTakesAFileOrAHub(t *testing.T) {
 	run := func(args ...string) (string, int) {
 		var out bytes.Buffer
-		code := clusterMain(args, &out, &out)
+		code := Main(args, &out, &out)
 		return out.String(), code
 	}
 	for _, args := range [][]string{{"--help"}, {"join", "--help"}} {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package cloud
+package clusterhub
 
 import (
 	"cmp"
@@ -9,9 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"net/http"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -98,8 +96,8 @@ type clusterCall struct {
 	key                string   // file of the key to join them by
 }
 
-// clusterMain runs the commands of cluster.
-func clusterMain(args []string, stdout, stderr io.Writer) int {
+// Main runs the commands of cluster.
+func Main(args []string, stdout, stderr io.Writer) int {
 	isHelp := func(arg string) bool { return arg == "--help" || arg == "-h" || arg == "help" }
 	all := clusterCommands()
 	if len(args) > 0 && isHelp(args[0]) {
@@ -292,20 +290,11 @@ func (c *clusterCall) hasData() (bool, error) {
 	if c.cfg.Store.Engine != "nats" {
 		return false, errors.New("store.engine is files: set it to nats, with store.nats.servers")
 	}
-	o := hubdata.LogOptions(c.cfg.Data.Dir)
-	if _, err := os.Stat(o.Dir); errors.Is(err, fs.ErrNotExist) {
-		return false, hubdata.RefuseFormer(c.cfg.Data.Dir)
-	}
-	o.ReadOnly = true
-	records, err := journal.Open(o)
-	if err != nil {
-		return false, err
-	}
-	_, is, err := journal.CopyIn(records).Origin()
+	is, has, err := hubdata.ReadOrigin(c.cfg.Data.Dir)
 	if is && err == nil {
 		err = fmt.Errorf("%s is of a cluster already: start the hub; `cloudhub cluster restore` makes the log anew with a backup", c.cfg.Data.Dir)
 	}
-	return records.Stats().Records > 0, errors.Join(err, records.Close())
+	return has, err
 }
 
 // makeLog makes the log of several hubs. It begins with what this hub has, which the others join with. anew has it take the place of one that there is.
@@ -359,19 +348,13 @@ func (c *clusterCall) makeLog(ctx context.Context, log zerolog.Logger, anew bool
 }
 
 // checkJoining refuses a backup of a hub that is in no cluster: two hubs would go on with it.
-func checkJoining(dir string) (err error) {
+func checkJoining(dir string) error {
 	if _, err := sealed.LoadKey(filepath.Join(dir, hubdata.ClusterKeyFile)); err != nil {
 		return fmt.Errorf("the backup is of no hub of a cluster (%w): make one of a hub after `cloudhub cluster init`", err)
 	}
-	o := hubdata.LogOptions(dir)
-	o.ReadOnly = true
-	records, err := journal.Open(o)
-	if err != nil {
-		return err
+	is, _, err := hubdata.ReadOrigin(dir)
+	if err == nil && !is {
+		err = errors.New("the backup is of no hub of a cluster: make one of a hub after `cloudhub cluster init`")
 	}
-	defer func() { err = errors.Join(err, records.Close()) }()
-	if _, is, err := journal.CopyIn(records).Origin(); !is || err != nil {
-		return errors.Join(err, errors.New("the backup is of no hub of a cluster: make one of a hub after `cloudhub cluster init`"))
-	}
-	return nil
+	return err
 }

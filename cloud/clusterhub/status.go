@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package cloud
+package clusterhub
 
 import (
 	"context"
@@ -142,7 +142,7 @@ func (t *hubTeller) awaitOthers(ctx context.Context) {
 }
 
 // self is what this hub tells of itself.
-func (s *sharedLog) self() cluster.Hub {
+func (s *SharedLog) self() cluster.Hub {
 	h := cluster.Hub{Name: s.name, Instance: s.instance, Version: s.version, Records: cluster.RecordsVersion, Auth: s.auth, Clock: time.Now()}
 	h.Drained = !s.drained.left(h.Clock).IsZero()
 	if link := s.link.Load(); link != nil {
@@ -155,7 +155,7 @@ func (s *sharedLog) self() cluster.Hub {
 }
 
 // status is how the cluster is, as far as this hub knows.
-func (s *sharedLog) status(ctx context.Context) resource.ClusterStatus {
+func (s *SharedLog) status(ctx context.Context) resource.ClusterStatus {
 	s.teller.awaitOthers(ctx)
 	now := time.Now()
 	st := resource.ClusterStatus{Hub: s.name, Now: resource.FormatTime(now)}
@@ -178,7 +178,7 @@ type clusterFigures struct {
 	engine               resource.ClusterEngine
 }
 
-func (s *sharedLog) count() (f clusterFigures) {
+func (s *SharedLog) count() (f clusterFigures) {
 	s.teller.mu.Lock()
 	f.engine = s.teller.engine
 	s.teller.mu.Unlock()
@@ -207,7 +207,7 @@ func (f clusterFigures) serversBehind() (most time.Duration) {
 	return most
 }
 
-func (s *sharedLog) registerHubs(gauge func(name, help string, value func() float64)) {
+func (s *SharedLog) registerHubs(gauge func(name, help string, value func() float64)) {
 	figure := func(name, help string, value func(clusterFigures) float64) {
 		gauge(name, help, func() float64 { return value(s.count()) })
 	}
@@ -228,8 +228,8 @@ func (s *sharedLog) registerHubs(gauge func(name, help string, value func() floa
 	gauge("epoch", "How often a hub has taken the log.", func() float64 { return float64(s.member.Epoch()) })
 }
 
-// figures are the topics below $SYS; nil: there is one hub.
-func (s *sharedLog) figures() func() map[string]string {
+// Figures are the topics below $SYS; nil: there is one hub.
+func (s *SharedLog) Figures() func() map[string]string {
 	if s == nil {
 		return nil
 	}
@@ -245,7 +245,7 @@ func (s *sharedLog) figures() func() map[string]string {
 }
 
 // describeAll describes all hubs that are known.
-func (s *sharedLog) describeAll(owner string, now time.Time) []resource.ClusterHub {
+func (s *SharedLog) describeAll(owner string, now time.Time) []resource.ClusterHub {
 	all, heard := []resource.ClusterHub{}, s.teller.hubs.List(now)
 	serves := slices.IndexFunc(heard, func(h cluster.HeardHub) bool { return h.Name == owner })
 	for _, h := range heard {
@@ -271,7 +271,7 @@ func authDigest(a configs.HubAuth, key sealed.Key) string {
 	return hex.EncodeToString(sum.Sum(nil)[:8])
 }
 
-func (s *sharedLog) describe(h cluster.HeardHub, owner string, now time.Time) resource.ClusterHub {
+func (s *SharedLog) describe(h cluster.HeardHub, owner string, now time.Time) resource.ClusterHub {
 	frames, since := s.teller.hubs.Behind(h.At, h.When, now)
 	c := resource.ClusterHub{
 		Name: h.Name, Role: resource.RoleStandby, Version: h.Version, Records: h.Records, Position: uint64(h.At), BehindFrames: frames, BehindSeconds: since.Seconds(),
@@ -288,27 +288,22 @@ func (s *sharedLog) describe(h cluster.HeardHub, owner string, now time.Time) re
 	return c
 }
 
-// diagnose is status with what is wrong.
-func (s *sharedLog) diagnose(ctx context.Context) diagnosis.ClusterDiagnosis {
-	return diagnosis.DiagnoseCluster(s.status(ctx))
-}
-
-// serveStatus serves the status over HTTP; nil: there is no cluster.
-func (s *sharedLog) serveStatus() http.Handler {
+// Status serves the status over HTTP, with what is wrong; nil: there is no cluster.
+func (s *SharedLog) Status() http.Handler {
 	if s == nil {
 		return nil
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", "application/json")
-		_ = json.NewEncoder(w).Encode(s.diagnose(r.Context())) // the client may have gone
+		_ = json.NewEncoder(w).Encode(diagnosis.DiagnoseCluster(s.status(r.Context()))) // the client may have gone
 	})
 }
 
-// socket is where who may read the data directory asks this hub, also while it stands by.
-func (s *sharedLog) socket(dir string, snapshot backup.Snapshot, rotate backup.RotateKey, log zerolog.Logger) *backup.Server {
+// Socket is where who may read the data directory asks this hub, also while it stands by.
+func (s *SharedLog) Socket(dir string, snapshot backup.Snapshot, rotate backup.RotateKey, log zerolog.Logger) *backup.Server {
 	server := hubdata.Program().Listen(dir, snapshot, rotate, log)
 	if s != nil {
-		server.Handle("GET "+clusterPath, s.serveStatus().ServeHTTP)
+		server.Handle("GET "+clusterPath, s.Status().ServeHTTP)
 		server.Handle("POST "+drainPath, s.serveDrain)
 		server.Handle("POST "+undrainPath, s.serveUndrain)
 	}

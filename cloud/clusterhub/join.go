@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package cloud
+package clusterhub
 
 import (
 	"bytes"
@@ -24,7 +24,6 @@ import (
 
 	"github.com/edgebus/edgebus/broker/daemon/backup"
 	"github.com/edgebus/edgebus/broker/daemon/datadir"
-	"github.com/edgebus/edgebus/broker/journal"
 	"github.com/edgebus/edgebus/broker/sealed"
 	"github.com/edgebus/edgebus/cloud/clusterca"
 	"github.com/edgebus/edgebus/cloud/hubdata"
@@ -154,20 +153,11 @@ func isJoined(dir string) (is bool, err error) {
 	if _, err := os.Stat(filepath.Join(dir, datadir.RestoreDir)); err == nil {
 		return false, nil // an attempt was interrupted
 	}
-	o := hubdata.LogOptions(dir)
-	if _, err := os.Stat(o.Dir); errors.Is(err, fs.ErrNotExist) {
-		return false, hubdata.RefuseFormer(dir)
-	}
-	o.ReadOnly = true
-	records, err := journal.Open(o)
-	if err != nil {
-		return false, err
-	}
-	_, is, err = journal.CopyIn(records).Origin()
-	if has := records.Stats().Records > 0; err == nil && !is && has {
+	is, has, err := hubdata.ReadOrigin(dir)
+	if err == nil && has && !is {
 		err = errFiles
 	}
-	return is, errors.Join(err, records.Close())
+	return is, err
 }
 
 // takeBackup has one of the hubs give a backup, which is in a file then.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package cloud
+package clusterhub
 
 import (
 	"bytes"
@@ -25,6 +25,7 @@ import (
 	"github.com/edgebus/edgebus/broker/daemon/datadir"
 	"github.com/edgebus/edgebus/broker/daemon/seal"
 	"github.com/edgebus/edgebus/cloud/enroll"
+	"github.com/edgebus/edgebus/cloud/hubdata"
 	"github.com/edgebus/edgebus/cloud/peer"
 	"github.com/edgebus/edgebus/configs"
 )
@@ -188,7 +189,7 @@ func (k *hubKeys) follow(ctx context.Context) error {
 	if err := k.take(own, theirs); err != nil {
 		return err
 	}
-	authority, err := enroll.OpenReplica(authorityOptions(k.cfg, k.log))
+	authority, err := enroll.OpenReplica(hubdata.AuthorityOptions(k.cfg, k.log))
 	if err != nil {
 		return err
 	}

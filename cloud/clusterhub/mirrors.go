@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package cloud
+package clusterhub
 
 import (
 	"context"
@@ -23,7 +23,7 @@ import (
 const purposeMirror = "mirror"
 
 // openMirrors has this hub, which stands by, answer lists and watches that it is sent, as far as the owner lets it.
-func (s *sharedLog) openMirrors(m metrics.Registry, forward *peer.Forwarder) {
+func (s *SharedLog) openMirrors(m metrics.Registry, forward *peer.Forwarder) {
 	mirrors := mirror.New(mirror.Options{
 		Log:  s.log,
 		Dial: func(ctx context.Context) (net.Conn, error) { return s.peers.Dial(ctx, purposeMirror) },
@@ -55,8 +55,8 @@ func (noObjects) List(context.Context, string, store.ListOptions) (store.Page, e
 	return store.Page{}, nil
 }
 
-// mirrorOptions have hubs that stand by answer lists and watches of what this one has; none without other hubs.
-func (s *sharedLog) mirrorOptions(st *disk.Store) (o api.MirrorOptions) {
+// MirrorOptions have hubs that stand by answer lists and watches of what this one has; none without other hubs.
+func (s *SharedLog) MirrorOptions(st *disk.Store) (o api.MirrorOptions) {
 	if s != nil {
 		o.Offered = peer.OfferOf
 		o.Position = func(kind string) api.MirrorPosition {
@@ -66,20 +66,4 @@ func (s *sharedLog) mirrorOptions(st *disk.Store) (o api.MirrorOptions) {
 		}
 	}
 	return o
-}
-
-// serveMirrors tells other hubs what objects there are, until ctx ends.
-func (s *sharedLog) serveMirrors(st *disk.Store) func(context.Context) error {
-	return func(ctx context.Context) error {
-		if s != nil {
-			feed := mirror.Feed{Objects: st, Owner: s.instance}
-			s.peers.Handle(purposeMirror, func(stream peer.Stream) {
-				err := feed.Serve(ctx, stream)
-				s.log.Debug().Err(err).Str("hub", stream.Hub).Msg("a hub is told of objects no more")
-			})
-			defer s.peers.Handle(purposeMirror, nil)
-		}
-		<-ctx.Done()
-		return nil
-	}
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package cloud
+package clusterhub
 
 import (
 	"bytes"
@@ -9,10 +9,8 @@ import (
 	"encoding/json"
 	"errors"
 	"maps"
-	"net"
 	"os"
 	"path/filepath"
-	"runtime/debug"
 	"slices"
 	"strings"
 	"testing"
@@ -22,7 +20,6 @@ import (
 	"github.com/rs/zerolog"
 	"github.com/stretchr/testify/require"
 
-	"github.com/edgebus/edgebus/broker/daemon"
 	"github.com/edgebus/edgebus/broker/ordered"
 	"github.com/edgebus/edgebus/broker/sealed"
 	"github.com/edgebus/edgebus/cloud/cluster"
@@ -51,27 +48,15 @@ func TestFramesAreTrimmedWhenTheyAreOldAndAllHaveThem(t *testing.T) {
 }
 
 func TestTheCommandsOfAClusterSayWhatTheyDo(t *testing.T) {
-	for want, args := range map[string][]string{"status": {"cluster", "--help"}, "init": {"cluster", "init", "--help"}, "join BACKUP": {"cluster", "join", "-h"}} {
+	for want, args := range map[string][]string{"status": {"--help"}, "init": {"init", "--help"}, "join BACKUP": {"join", "-h"}} {
 		var said, wrong bytes.Buffer
 		require.Zero(t, Main(args, &said, &wrong), args)
 		require.Contains(t, said.String(), "cloudhub cluster "+want, args)
 		require.Empty(t, wrong.String(), args)
 	}
 	var said, wrong bytes.Buffer
-	require.Equal(t, 2, Main([]string{"cluster"}, &said, &wrong))
+	require.Equal(t, 2, Main(nil, &said, &wrong))
 	require.Contains(t, wrong.String(), "say one of certificates, init, import, join")
-}
-
-// A hub that stands by starts when it takes over, and collects garbage as rarely as any that starts.
-func TestGarbageIsCollectedMoreOftenOnceAHubServes(t *testing.T) {
-	t.Setenv("GOGC", "")
-	before := debug.SetGCPercent(100)
-	defer debug.SetGCPercent(before)
-	listener := []net.Addr{&net.TCPAddr{}}
-	tidyMemory(daemon.Addresses{HTTP: listener})
-	require.Equal(t, 100, debug.SetGCPercent(100))
-	tidyMemory(daemon.Addresses{HTTP: listener, MQTT: listener})
-	require.Equal(t, gcPercent, debug.SetGCPercent(gcPercent))
 }
 
 // Servers that are fit for nothing but trying it out are refused elsewhere; what is only to be known is said once.
@@ -79,7 +64,7 @@ func TestServersOfATrialAreTakenWithAWarning(t *testing.T) {
 	var said bytes.Buffer
 	here := configs.HubNATS{Servers: []string{"nats://127.0.0.1:4222", "tls://localhost:4223", "nats://[::1]:4224"}, Monitor: []string{"http://127.0.0.2:8222"}}
 	report := jetstream.Report{Weak: []string{"two are on one machine"}, Expires: time.Now().Add(20 * 24 * time.Hour)}
-	s := &sharedLog{cfg: here, log: zerolog.New(&said)}
+	s := &SharedLog{cfg: here, log: zerolog.New(&said)}
 	require.NoError(t, s.judge(report))
 	require.NoError(t, s.judge(report))
 	require.Equal(t, 1, strings.Count(said.String(), "two are on one machine"))
@@ -90,10 +75,10 @@ func TestServersOfATrialAreTakenWithAWarning(t *testing.T) {
 
 	there := here
 	there.Servers = []string{"nats://127.0.0.1:4222", "nats://n2:4222"}
-	require.ErrorContains(t, (&sharedLog{cfg: there, log: zerolog.Nop()}).judge(report), "one doesn't sync; two are on one machine")
+	require.ErrorContains(t, (&SharedLog{cfg: there, log: zerolog.Nop()}).judge(report), "one doesn't sync; two are on one machine")
 	there.Trial = true
 	report.Wrong = nil
-	require.NoError(t, (&sharedLog{cfg: there, log: zerolog.Nop()}).judge(report))
+	require.NoError(t, (&SharedLog{cfg: there, log: zerolog.Nop()}).judge(report))
 }
 
 // What keeps a hub that stands by from taking over is in its log before it has to.
@@ -123,12 +108,12 @@ func TestWhatKeepsAHubFromTakingOverIsLoggedWhenItIsKnown(t *testing.T) {
 
 // A hub that others tell of a clock or a name that is its own doesn't take the log.
 func TestAHubWithAWrongClockOrATakenNameTakesNoLog(t *testing.T) {
-	tell := func(s *sharedLog, h cluster.Hub) {
+	tell := func(s *SharedLog, h cluster.Hub) {
 		text, err := json.Marshal(h)
 		require.NoError(t, err)
 		s.teller.hear(text)
 	}
-	s := &sharedLog{name: "a", member: cluster.New(cluster.Options{})}
+	s := &SharedLog{name: "a", member: cluster.New(cluster.Options{})}
 	require.NoError(t, s.agrees())
 	tell(s, cluster.Hub{Name: "a", Instance: 1, Clock: time.Now()})
 	tell(s, cluster.Hub{Name: "b", Instance: 2, Clock: time.Now().Add(time.Hour)})
@@ -148,7 +133,7 @@ func TestAHubWithAWrongClockOrATakenNameTakesNoLog(t *testing.T) {
 func TestForHowLongAServerOfTheLogIsBehindIsKnown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		at, lags := ordered.Position(100), map[string]uint64{"n1": 0, "n2": 3, "n3": 0}
-		s := &sharedLog{name: "a", member: cluster.New(cluster.Options{})}
+		s := &SharedLog{name: "a", member: cluster.New(cluster.Options{})}
 		s.teller.self = func() cluster.Hub { at += 10; return cluster.Hub{Name: "a", Instance: 1, At: at} }
 		s.teller.send = func(text []byte) { s.teller.hear(text) }
 		s.teller.check = func(context.Context) error { return nil }
@@ -195,7 +180,7 @@ func TestAHubThatHasJustStartedHearsTheOthersBeforeItSaysHowTheyAre(t *testing.T
 
 // Others may ask how a hub is before it has opened the log.
 func TestAHubThatIsAskedBeforeItHasTheLogGoesOn(t *testing.T) {
-	s := &sharedLog{name: "a", drained: &drainedState{}}
+	s := &SharedLog{name: "a", drained: &drainedState{}}
 	s.teller.self, s.teller.send = s.self, s.tell
 	s.teller.hear([]byte(`{"name":"b","instance":1,"asks":true}`))
 	require.Len(t, s.others(time.Now()), 1)
@@ -225,7 +210,7 @@ func TestHubsThatLetOthersInAreToldOf(t *testing.T) {
 	}
 	require.NotEqual(t, same, authDigest(configs.HubAuth{}, sealed.NewKey()))
 
-	s := &sharedLog{name: "a", version: "v1", auth: same, drained: &drainedState{}}
+	s := &SharedLog{name: "a", version: "v1", auth: same, drained: &drainedState{}}
 	s.teller.self, s.teller.send = s.self, s.tell
 	hear := func(name, version, auth string) {
 		text, err := json.Marshal(cluster.Hub{Name: name, Instance: 1, Version: version, Auth: auth, Clock: time.Now()})
@@ -264,7 +249,7 @@ func TestServersOfTheLogGetTheirCertificatesAndSettings(t *testing.T) {
 	dir, out := filepath.Join(t.TempDir(), "data"), filepath.Join(t.TempDir(), "nats")
 	run := func(args ...string) (string, int) {
 		var said bytes.Buffer
-		code := Main(append([]string{"cluster", "certificates", "--data-dir", dir, "--out", out}, args...), &said, &said)
+		code := Main(append([]string{"certificates", "--data-dir", dir, "--out", out}, args...), &said, &said)
 		return said.String(), code
 	}
 	for _, c := range [][]string{{}, {"n1/x"}, {"n1", "n2,n1"}, {""}, {"n1", "--valid", "1s"}, {"edgebus-hub"}} {

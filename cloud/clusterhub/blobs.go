@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package cloud
+package clusterhub
 
 import (
 	"context"
@@ -54,13 +54,12 @@ func (b *hubBlobs) open(o blobs.Options) (*blobs.Store, error) {
 	return blobs.Open(o)
 }
 
-// openBlobs opens the blobs of the hub that serves.
-func openBlobs(cfg configs.Hub, shared *sharedLog, references blobs.ReferenceFinder, log zerolog.Logger) (*blobs.Store, error) {
-	o := blobs.Options{Dir: cfg.Data.Dir, Bytes: int64(cfg.Limits.Blobs.Bytes), Age: cfg.Limits.Blobs.Age, Log: log, Refs: references.Refs}
-	if shared == nil {
+// OpenBlobs opens the blobs of the hub that serves.
+func (s *SharedLog) OpenBlobs(o blobs.Options) (*blobs.Store, error) {
+	if s == nil {
 		return blobs.Open(o)
 	}
-	b := shared.blobs
+	b := s.blobs
 	o.Kept, o.Missing = b.copyOut, b.fetchMissing
 	b.needed.Store(&o.Refs)
 	content, err := b.open(o)
