@@ -177,7 +177,7 @@ func (s *SharedLog) own(ctx context.Context, o Options, key sealed.Key) (*journa
 	}
 	records, err := journal.Open(jo)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("%w. If data of this hub is damaged others have it: `cloudhub cluster join --force --from HUB`", err)
 	}
 	carrier, err := s.newCarrier(o)
 	if err != nil {

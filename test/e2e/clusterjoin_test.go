@@ -155,4 +155,21 @@ func TestHubsWithTheKeyAloneJoinByThemselves(t *testing.T) {
 	c.start(first)
 	require.NotEqual(t, first, c.awaitServing())
 	c.awaitSays(0, `hub-1 .*standby`, "cloudhub", "cluster", "status", "--config", first.config)
+
+	// A file of its log is damaged. The command that it names, with any other hub, mends that.
+	require.NoError(t, c.Crash(first.name))
+	logs, err := filepath.Glob(filepath.Join(c.Dir, first.name, "log", "*.log"))
+	require.NoError(t, err)
+	text, err = os.ReadFile(logs[0])
+	require.NoError(t, err)
+	for i := range 300 {
+		text[i] ^= 0x10
+	}
+	require.NoError(t, os.WriteFile(logs[0], text, 0o600))
+	out, err := exec.Command(filepath.Join(c.Bin, "cloudhub"), "--config", first.config).CombinedOutput()
+	require.Error(t, err)
+	require.Regexp(t, "damaged.*`cloudhub cluster join --force --from HUB`", string(out))
+	c.command("cluster", "join", "--config", first.config, "--force", "--from", c.from)
+	c.start(first)
+	c.awaitSays(0, `hub-1 .*standby`, "cloudhub", "cluster", "status", "--config", first.config)
 }
