@@ -17,24 +17,41 @@ import (
 	"github.com/edgebus/edgebus/test/harness"
 )
 
-// watches are objects that somebody makes, and somebody else follows as kubectl's informers do, at changing hubs.
+// watches are objects that somebody makes, and others follow as kubectl's informers do.
 type watches struct {
 	l *load
 
-	mu      sync.Mutex
-	made    []string       // that were acknowledged, and are there
-	seen    map[string]int // additions that were told, by name
-	version int            // the last one that was told
-	faults  []string
-	count   int
+	mu        sync.Mutex
+	made      []string // that were acknowledged, and are there
+	followers []*follower
+	faults    []string
+	count     int
+}
+
+// follower follows objects at changing hubs.
+type follower struct {
+	w       *watches
+	hub     func() string
+	stay    int            // milliseconds that a watch lasts, at most
+	version string         // from which it goes on; empty: it lists
+	told    map[string]int // additions of what it was not told to be deleted, by name
+	newest  int            // the newest version that it was told
 }
 
 const watchPace = 50 * time.Millisecond
 
+// start has one follower be where most clients are, and one at each hub in turn for a while: those that stand by answer of their mirrors.
 func (w *watches) start(ctx context.Context, work *sync.WaitGroup) {
-	w.seen = map[string]int{}
+	turn := 0
+	w.followers = []*follower{{hub: w.l.someHub, stay: 3300}, {stay: 800, hub: func() string {
+		turn++
+		return w.l.c.each[turn/16%len(w.l.c.each)].http
+	}}}
 	work.Go(func() { w.make(ctx) })
-	work.Go(func() { w.follow(ctx) })
+	for _, f := range w.followers {
+		f.w, f.told = w, map[string]int{}
+		work.Go(func() { f.run(ctx) })
+	}
 }
 
 func model(name string) string {
@@ -54,14 +71,13 @@ func (w *watches) make(ctx context.Context) {
 	}
 }
 
-func (w *watches) follow(ctx context.Context) {
-	version := ""
+func (f *follower) run(ctx context.Context) {
 	for ctx.Err() == nil {
-		if version == "" {
-			version = w.list(ctx)
+		if f.version == "" {
+			f.version = f.list(ctx)
 		}
-		if version != "" && !w.from(ctx, &version) {
-			version = ""
+		if f.version != "" && !f.watch(ctx) {
+			f.version = ""
 		}
 		pauseFor(ctx, watchPace)
 	}
@@ -73,17 +89,17 @@ type object struct {
 }
 
 // reach notes a version that was told. Those of a list and of what is watched after it never fall.
-func (w *watches) reach(version, where string) {
+func (f *follower) reach(version, where string) {
 	n, err := strconv.Atoi(version)
-	if err != nil || n < w.version {
-		w.faults = append(w.faults, fmt.Sprintf("%s tells version %q after %d", where, version, w.version))
+	if err != nil || n < f.newest {
+		f.w.faults = append(f.w.faults, fmt.Sprintf("%s tells version %q after %d", where, version, f.newest))
 	}
-	w.version = max(w.version, n)
+	f.newest = max(f.newest, n)
 }
 
-func (w *watches) list(ctx context.Context) (version string) {
-	address := w.l.someHub()
-	status, text, err := w.l.call(ctx, 10*time.Second, http.MethodGet, address, "devicemodels", "")
+func (f *follower) list(ctx context.Context) (version string) {
+	address := f.hub()
+	status, text, err := f.w.l.call(ctx, 10*time.Second, http.MethodGet, address, "devicemodels", "")
 	var list struct {
 		Metadata struct{ ResourceVersion string }
 		Items    []object
@@ -91,25 +107,27 @@ func (w *watches) list(ctx context.Context) (version string) {
 	if err != nil || status != http.StatusOK || json.Unmarshal(text, &list) != nil {
 		return ""
 	}
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.reach(list.Metadata.ResourceVersion, "a list of "+address)
+	f.w.mu.Lock()
+	defer f.w.mu.Unlock()
+	f.reach(list.Metadata.ResourceVersion, "a list of "+address)
+	told := f.told
+	f.told = map[string]int{}
 	for _, o := range list.Items {
-		w.seen[o.Metadata.Name] = max(w.seen[o.Metadata.Name], 1)
+		f.told[o.Metadata.Name] = max(told[o.Metadata.Name], 1)
 	}
 	return list.Metadata.ResourceVersion
 }
 
-// from reads events for a while. It reports false if the version is too old.
-func (w *watches) from(ctx context.Context, version *string) bool {
-	ctx, stop := context.WithTimeout(ctx, time.Duration(300+w.l.roll(3000))*time.Millisecond)
+// watch reads events for a while. It reports false if the version is too old.
+func (f *follower) watch(ctx context.Context) bool {
+	ctx, stop := context.WithTimeout(ctx, time.Duration(100+f.w.l.roll(f.stay))*time.Millisecond)
 	defer stop()
-	address := w.l.someHub()
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+address+apiPath+"devicemodels?watch=true&resourceVersion="+*version, nil)
+	address := f.hub()
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+address+apiPath+"devicemodels?watch=true&resourceVersion="+f.version, nil)
 	if err != nil {
 		return true
 	}
-	response, err := w.l.http.Do(request)
+	response, err := f.w.l.http.Do(request)
 	if err != nil {
 		return true
 	}
@@ -128,39 +146,51 @@ func (w *watches) from(ctx context.Context, version *string) bool {
 		if event.Type == "ERROR" {
 			return event.Object.Code != http.StatusGone
 		}
-		*version = event.Object.Metadata.ResourceVersion
-		w.mu.Lock()
-		w.reach(*version, "a watch of "+address)
-		if event.Type == "ADDED" {
-			w.seen[event.Object.Metadata.Name]++
+		name := event.Object.Metadata.Name
+		f.version = event.Object.Metadata.ResourceVersion
+		f.w.mu.Lock()
+		f.reach(f.version, "a watch of "+address)
+		switch event.Type {
+		case "ADDED":
+			f.told[name]++
+		case "DELETED":
+			delete(f.told, name)
 		}
-		w.mu.Unlock()
+		f.w.mu.Unlock()
 	}
 	return true
 }
 
-// check looks whether all that was made was told, once, and deletes it.
+// await waits until all followers were told of objects, or of their end.
+func (w *watches) await(ctx context.Context, names []string, there bool) error {
+	return harness.Eventually(ctx, recovery, func(context.Context) error {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		for _, name := range names {
+			for i, f := range w.followers {
+				if f.told[name] > 0 != there {
+					return fmt.Errorf("follower %d was not told of %s, which is there: %t", i, name, there)
+				}
+			}
+		}
+		return nil
+	})
+}
+
+// check looks whether all that was made was told to everybody, once, deletes it, and looks whether that is told.
 func (w *watches) check(ctx context.Context) error {
 	w.mu.Lock()
 	made := w.made
 	w.made = nil
 	w.mu.Unlock()
-	err := harness.Eventually(ctx, recovery, func(context.Context) error {
-		w.mu.Lock()
-		defer w.mu.Unlock()
-		for _, name := range made {
-			if w.seen[name] == 0 {
-				return fmt.Errorf("nobody has told of %s, which was made", name)
-			}
-		}
-		return nil
-	})
+	err := w.await(ctx, made, true)
 	w.mu.Lock()
 	for _, name := range made {
-		if n := w.seen[name]; n > 1 {
-			w.faults = append(w.faults, fmt.Sprintf("%s was told to be added %d times", name, n))
+		for i, f := range w.followers {
+			if n := f.told[name]; n > 1 {
+				w.faults = append(w.faults, fmt.Sprintf("follower %d was told %d times that %s was added", i, n, name))
+			}
 		}
-		delete(w.seen, name)
 	}
 	if err == nil && len(w.faults) > 0 {
 		err = fmt.Errorf("%q", w.faults[:min(len(w.faults), 10)])
@@ -182,5 +212,8 @@ func (w *watches) check(ctx context.Context) error {
 			})
 		})
 	}
-	return deletes.Wait()
+	if err := deletes.Wait(); err != nil {
+		return err
+	}
+	return w.await(ctx, made, false)
 }
