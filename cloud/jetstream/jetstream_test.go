@@ -58,7 +58,7 @@ func TestServersAndStreamsThatMayLoseFramesAreRefused(t *testing.T) {
 		"memory":   {`"storage": "memory"`, "in memory"},
 		"async":    {`"persist_mode": "async"`, "persist_mode"},
 		"short":    {`"max_msg_size": 1000`, "--max-msg-size=-1"},
-		"deleting": {`"deny_delete": false`, "deny_delete: true"},
+		"deleting": {`"deny_delete": false`, "FILE is all of config in `nats stream info deleting --json`, with deny_delete: true"},
 		"unpurged": {`"deny_purge": true`, "deny_purge is true"},
 		"rolling":  {`"allow_rollup_hdrs": true`, "allow_rollup_hdrs"},
 		"ttl":      {`"allow_msg_ttl": true`, "allow_msg_ttl"},

@@ -87,7 +87,8 @@ func wantedConfig(o Options) streamConfig {
 // wrong says what is wrong with a stream's settings, and what to do.
 func (c streamConfig) wrong(o Options) (list []string) {
 	change := "nats stream edit " + o.Stream
-	edit := "`" + change + " --config FILE` with "
+	// What isn't in FILE is set to a default, the log's identity among it.
+	edit := "`" + change + " --config FILE`, where FILE is all of config in `nats stream info " + o.Stream + " --json`, with "
 	for _, rule := range []struct {
 		holds bool
 		what  string
