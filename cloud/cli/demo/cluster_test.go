@@ -4,6 +4,9 @@ package demo
 
 import (
 	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -42,6 +45,23 @@ func TestAProgramThatIsHeldIsStartedWhenItIsReleased(t *testing.T) {
 	g.hold("held")
 	require.NoError(t, g.stop(), "also while one is held")
 	require.Empty(t, said, "it was no accident")
+}
+
+// Without a quorum no hub serves; the one address leads to one that says so.
+func TestTheOneAddressLeadsToAHubThatSaysWhyNoneServes(t *testing.T) {
+	t.Parallel()
+	hub := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		http.Error(w, "no quorum", http.StatusServiceUnavailable)
+	}))
+	defer hub.Close()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	s := &clusterState{serving: -1, says: []string{"", hubStandsBy, hubStandsBy}}
+	go s.lead(t.Context(), l, []string{"127.0.0.1:1", hub.Listener.Addr().String(), "127.0.0.1:1"})
+	answer, err := http.Get("http://" + l.Addr().String())
+	require.NoError(t, err)
+	defer answer.Body.Close()
+	require.Equal(t, http.StatusServiceUnavailable, answer.StatusCode)
 }
 
 // Who kills two of the log's servers, and ends the demo then, sees no failure: a hub that waits for the log isn't waited for.
