@@ -137,7 +137,6 @@ func TestEachHabitIsBorne(t *testing.T) {
 	}
 }
 
-// TestAHabitThatEndsIsForgotten: what a device has stopped to do is read again within 5 s.
 // A register that is never answered, asked for first over each connection, looks like a device that is deaf then.
 func TestASilentRegisterIsNoReasonToWaitAfterConnecting(t *testing.T) {
 	for habit, delay := range map[string]time.Duration{"silent=100": 0, "deaf=500ms": time.Second} {
@@ -160,6 +159,7 @@ func TestASilentRegisterIsNoReasonToWaitAfterConnecting(t *testing.T) {
 	}
 }
 
+// TestAHabitThatEndsIsForgotten: what a device has stopped to do is read again within 5 s.
 func TestAHabitThatEndsIsForgotten(t *testing.T) {
 	for _, habit := range []string{"silent=110", "hole=110", "dead=1"} {
 		t.Run(habit, func(t *testing.T) {
