@@ -42,7 +42,7 @@ func (a *admission) accept(m Message, batch *session.WriteBatch, along []journal
 		a.passToTree(m, along, done)
 		return
 	}
-	a.dispatcher.send(sessionMessage(m, a.opts.Now()), sendOptions{batch: batch, along: along, link: m.linkConn}, done)
+	a.dispatcher.send(sessionMessage(m, a.opts.storedTime()), sendOptions{batch: batch, along: along, link: m.linkConn}, done)
 }
 
 // passToTree hands a message to the tree. The changes along are stored in the same commit if the tree calls Pass, and

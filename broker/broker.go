@@ -91,7 +91,7 @@ func New(opts Options) (*Broker, error) {
 	b.requests.log, b.requests.browsers.now = sampledLogger(opts.Log), opts.Now
 	b.requests.upgraded = &listener{Listener: Listener{Name: "http", WebSocket: true}, b: b, connects: newRateLimiter(opts.Limits.ConnectRate)}
 	b.requests.program = &listener{Listener: Listener{Name: programListener}, b: b, connects: newRateLimiter(opts.Limits.ConnectRate)}
-	b.sys.b, b.sys.startedAt = b, opts.Now()
+	b.sys.b = b
 	b.retained = newRetainedMessages(b.quotas.retained, opts.Now, b.store)
 	b.dispatcher = &messageDispatcher{
 		router: b.router, retained: b.retained, store: b.store, fanout: session.NewFanout(), now: opts.Now, node: opts.Node,

@@ -92,7 +92,7 @@ func (cl *client) disconnect(expiry time.Duration, lost *will) (now *will, along
 	if lost == nil || lost.delay == 0 || cs.closed && cl.record == 0 {
 		now, later = lost, nil
 	}
-	cl.will, cl.expiryInterval, cl.disconnectedAt = later, expiry, b.opts.Now()
+	cl.will, cl.expiryInterval, cl.disconnectedAt = later, expiry, b.opts.storedTime()
 	if cl.record > 0 {
 		along = []journal.RecordChange{cl.recordWith(later)}
 	}
@@ -146,7 +146,7 @@ func (cl *client) release() {
 			b.store.Forget(append(append(records, stored...), cl.record)...)
 		default: // the next start tries again: see journalLoad.choose
 			cs.mu.Lock()
-			cl.expiryInterval, cl.disconnectedAt = 0, b.opts.Now()
+			cl.expiryInterval, cl.disconnectedAt = 0, b.opts.storedTime()
 			b.store.Commit([]journal.RecordChange{cl.recordWith(nil)}, nil)
 			cs.mu.Unlock()
 			b.store.Forget(records...)

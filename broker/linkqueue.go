@@ -114,7 +114,7 @@ func (b *Broker) Pass(m Message, done func(error)) {
 		done(topicError(resource.BadTopic, m.Topic, "%v", err))
 		return
 	}
-	b.dispatcher.send(sessionMessage(m, b.opts.Now()), sendOptions{link: m.linkConn, along: m.extraChanges.take()}, done)
+	b.dispatcher.send(sessionMessage(m, b.opts.storedTime()), sendOptions{link: m.linkConn, along: m.extraChanges.take()}, done)
 }
 
 // PublishFromLink is Pass for a message that came over the link. The link queue doesn't get it.

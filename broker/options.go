@@ -19,6 +19,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/edgebus/edgebus/broker/audit"
+	"github.com/edgebus/edgebus/broker/session"
 	"github.com/edgebus/edgebus/topics"
 	"github.com/edgebus/edgebus/topics/acl"
 	"github.com/edgebus/edgebus/topics/limits"
@@ -62,6 +63,8 @@ type Options struct {
 	Audit *audit.Log
 	Log   zerolog.Logger
 	Now   func() time.Time // nil: time.Now
+
+	startedAt time.Time
 }
 
 // RejectedConnect is a refused CONNECT. Client identifier and user are those that the client gave.
@@ -156,6 +159,7 @@ func (o *Options) validate() error {
 	if o.Now == nil {
 		o.Now = time.Now
 	}
+	o.startedAt = o.Now()
 	o.Limits = o.Limits.Complete()
 	if o.Node != "" && !topics.ValidName(o.Node) {
 		return fmt.Errorf("node name %q: %s", o.Node, topics.NameRule())
@@ -222,3 +226,6 @@ func (u *User) validate() error {
 	}
 	return nil
 }
+
+// storedTime is the time of what is stored now: see session.SteadyTime.
+func (o *Options) storedTime() time.Time { return session.SteadyTime(o.startedAt, o.Now()) }

@@ -17,9 +17,8 @@ import (
 
 // sysTopics are the broker's figures below $SYS.
 type sysTopics struct {
-	b         *Broker
-	startedAt time.Time
-	loads     sysLoads
+	b     *Broker
+	loads sysLoads
 }
 
 // sysPrefix stands before the broker's figures, which have mosquitto's names: dashboards know them. Who may read them is for
@@ -69,7 +68,7 @@ func (s *sysTopics) values() map[string]string {
 	received, sent, queued := b.metrics.received.Load(), b.dispatcher.counters.Sent.Load(), b.Report().Queued
 	values := map[string]string{
 		"version": strings.TrimSpace("Edgebus " + b.opts.Version),
-		"uptime":  fmt.Sprintf("%d seconds", int64(b.opts.Now().Sub(s.startedAt).Seconds())),
+		"uptime":  fmt.Sprintf("%d seconds", int64(b.opts.Now().Sub(b.opts.startedAt).Seconds())),
 	}
 	for name, n := range map[string]int64{
 		"clients/total": all, "clients/connected": connected, "clients/disconnected": max(0, all-connected),

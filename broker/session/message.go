@@ -50,6 +50,15 @@ func RebaseTime(t, now time.Time) time.Time {
 	return now.Add(t.Sub(now))
 }
 
+// SteadyTime is now, but by the wall clock that there was at the start if that was set back since: who reads it from disk later, by a clock
+// that is right, must not take it for older than it is.
+func SteadyTime(start, now time.Time) time.Time {
+	if steady := start.Add(now.Sub(start)); steady.UnixNano() > now.UnixNano() {
+		return steady
+	}
+	return now
+}
+
 // Deadline is when the message expires; zero: never.
 func (m *Message) Deadline() time.Time {
 	if m.Props.Expiry == 0 || m.came.IsZero() {
