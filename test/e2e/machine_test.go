@@ -181,6 +181,14 @@ func (m *smallMachine) writesAreRefused(cause string) {
 	}
 }
 
+// useUp stores messages until one of some kilobytes fits no more where a large one did not: the program is well as soon as it stores one.
+func (m *smallMachine) useUp() {
+	for size := 50 << 10; size >= 4<<10; size /= 2 {
+		for m.message(strings.Repeat("x", size)) == nil {
+		}
+	}
+}
+
 // restGoesOn: reads, subscriptions, messages that nobody stores, and the link.
 func (m *smallMachine) restGoesOn() {
 	m.t.Helper()
@@ -241,7 +249,10 @@ func TestFullDisk(t *testing.T) {
 			require.NoError(t, m.disk.Fill())
 			m.writesAreRefused("no space left on device")
 			m.restGoesOn()
-			m.Eventually(stand.WaitTimeout, func() error { return m.ready(http.StatusServiceUnavailable) })
+			m.Eventually(stand.WaitTimeout, func() error {
+				m.useUp()
+				return m.ready(http.StatusServiceUnavailable)
+			})
 			m.Eventually(stand.WaitTimeout, func() error { return m.low(true) })
 			require.NoError(t, m.Term(name)) // it stops in order, and starts, on a full disk, too
 			require.NoError(t, m.StartUnready(t.Context(), name))
