@@ -3,6 +3,7 @@
 package clusterhub
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -51,10 +52,16 @@ func openIdle(ctx context.Context, cfg configs.Hub, keyDir string, log zerolog.L
 	o.Told = func(text []byte) { c.heard.Hear(text, time.Now()) }
 	opening, stop := context.WithTimeout(ctx, openIdleTime)
 	defer stop()
-	if c.engine, err = jetstream.Open(opening, o); err != nil {
+	if c.engine, err = jetstream.Listen(opening, o); err != nil {
 		return nil, err
 	}
-	if err := c.refuseRunning(ctx); err != nil {
+	switch err = c.engine.Open(opening); {
+	case err == nil:
+		err = c.refuseWritten(ctx)
+	case errors.Is(err, jetstream.ErrNoStream):
+		err = cmp.Or(c.refuseRunning(ctx), err) // they go on for some seconds
+	}
+	if err != nil {
 		return nil, errors.Join(err, c.engine.Close())
 	}
 	return c, nil
@@ -67,12 +74,24 @@ type runningError string
 
 func (e runningError) Error() string { return string(e) }
 
-// refuseRunning fails with a runningError if a hub tells of itself, or writes.
-func (c *idleCluster) refuseRunning(ctx context.Context) error {
+// refuseWritten fails with a runningError if a hub tells of itself, or writes.
+func (c *idleCluster) refuseWritten(ctx context.Context) error {
 	_, before, err := c.engine.Bounds(ctx)
+	if err == nil {
+		err = c.refuseRunning(ctx)
+	}
 	if err != nil {
 		return err
 	}
+	_, after, err := c.engine.Bounds(ctx)
+	if err == nil && after != before {
+		err = runningError("somebody writes into the log: stop all hubs first; nothing was changed")
+	}
+	return err
+}
+
+// refuseRunning fails with a runningError if a hub tells of itself. It doesn't need the log.
+func (c *idleCluster) refuseRunning(ctx context.Context) error {
 	c.engine.Tell([]byte(`{"name":"cloudhub cluster","asks":true}`))
 	select {
 	case <-ctx.Done():
@@ -86,11 +105,7 @@ func (c *idleCluster) refuseRunning(ctx context.Context) error {
 	if names != nil {
 		return runningError(fmt.Sprintf("hubs run: %s. Stop all of them first; nothing was changed", strings.Join(names, ", ")))
 	}
-	_, after, err := c.engine.Bounds(ctx)
-	if err == nil && after != before {
-		err = runningError("somebody writes into the log: stop all hubs first; nothing was changed")
-	}
-	return err
+	return nil
 }
 
 // catchUp brings a copy of the log in a data directory up to the log's end.

@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nats-io/nats.go"
 	"github.com/rs/zerolog"
 	"github.com/stretchr/testify/require"
 
@@ -24,6 +25,7 @@ import (
 	"github.com/edgebus/edgebus/cloud/store"
 	"github.com/edgebus/edgebus/cloud/store/disk"
 	"github.com/edgebus/edgebus/configs"
+	"github.com/edgebus/edgebus/test/natsservers"
 )
 
 // A hub that stood by has revocations in its log alone. When the log of all hubs can't be read a backup is restored with what that one has.
@@ -108,6 +110,38 @@ func TestARestoreLooksAtTheServersFirst(t *testing.T) {
 		Servers: []string{"nats://127.0.0.1:1"}, Monitor: []string{monitor.URL}, Stream: "edgebus", Replicas: 3,
 	}}}}
 	require.ErrorContains(t, c.restoreData(t.Context(), dir, 1, zerolog.Nop()), "2.10.0")
+}
+
+// Hubs that run are found although the log that they have in common was deleted a moment ago: they would go on as if it were there.
+func TestARestoreRefusesWhileHubsRunWhoseLogIsDeleted(t *testing.T) {
+	servers := natsservers.StartWith(t, 1, func(_ int, settings string) string {
+		alone, _, _ := strings.Cut(settings, "cluster {") // else it waits for others
+		return alone
+	})
+	dir := t.TempDir()
+	_, err := clusterKey(dir)
+	require.NoError(t, err)
+	records, err := hubdata.OpenLog(dir, zerolog.Nop(), nil, nil)
+	require.NoError(t, err)
+	require.NoError(t, records.Sync([]journal.RecordChange{journal.Origin{Log: 1}.Change()}))
+	require.NoError(t, records.Close())
+	hub, err := nats.Connect(servers.URLs()[0])
+	require.NoError(t, err)
+	defer hub.Close()
+	_, err = hub.Subscribe("edgebus.at.edgebus", func(m *nats.Msg) {
+		if strings.Contains(string(m.Data), `"asks":true`) {
+			_ = hub.Publish(m.Subject, []byte(`{"name":"hub-2","instance":1,"at":5}`))
+		}
+	})
+	require.NoError(t, err)
+	require.NoError(t, hub.Flush())
+	c := &clusterCall{force: true, unknownRevocations: true, cfg: configs.Hub{Store: configs.HubStore{Engine: "nats", NATS: configs.HubNATS{
+		Servers: servers.URLs(), Monitor: servers.Monitors(), Stream: "edgebus", Replicas: 1,
+	}}}}
+	require.ErrorContains(t, c.restoreData(t.Context(), dir, 1, zerolog.Nop()), "hubs run: hub-2. Stop all of them first")
+
+	hub.Close()
+	require.NoError(t, c.restoreData(t.Context(), dir, 1, zerolog.Nop()), "all are stopped")
 }
 
 // However far the clock was set back, a hub isn't drained for longer than it was to be.

@@ -157,6 +157,19 @@ func (o *Options) connectInTime(ctx context.Context) (*nats.Conn, error) {
 
 // Open opens the log, whose stream there must be. It waits for a server until ctx ends.
 func Open(ctx context.Context, o Options) (*Log, error) {
+	l, err := Listen(ctx, o)
+	if err != nil {
+		return nil, err
+	}
+	if err := l.Open(ctx); err != nil {
+		l.conn.Close()
+		return nil, err
+	}
+	return l, nil
+}
+
+// Listen has who reads the log tell and be told, also if there is no stream. Nothing else of it can be used before Open.
+func Listen(ctx context.Context, o Options) (*Log, error) {
 	conn, err := o.connect(ctx)
 	if err != nil {
 		return nil, err
@@ -166,17 +179,20 @@ func Open(ctx context.Context, o Options) (*Log, error) {
 	if err == nil && o.Told != nil {
 		_, err = conn.Subscribe(o.readers(), func(m *nats.Msg) { o.Told(m.Data) })
 	}
-	if err == nil {
-		err = l.open(ctx)
-	}
-	if err == nil && conn.MaxPayload() < MinPayload {
-		err = fmt.Errorf("the log's servers take messages of %d bytes at most: set max_payload to 1MB", conn.MaxPayload())
-	}
 	if err != nil {
 		conn.Close()
 		return nil, err
 	}
 	return l, nil
+}
+
+// Open opens a log that listens.
+func (l *Log) Open(ctx context.Context) error {
+	err := l.open(ctx)
+	if err == nil && l.conn.MaxPayload() < MinPayload {
+		err = fmt.Errorf("the log's servers take messages of %d bytes at most: set max_payload to 1MB", l.conn.MaxPayload())
+	}
+	return err
 }
 
 // MinPayload is the least that servers must take as a message.
