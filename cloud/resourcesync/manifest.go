@@ -66,13 +66,39 @@ func parseManifests(registry *objects.Registry, name string, content []byte) (li
 		if string(raw) == "null" {
 			continue
 		}
-		m, err := newManifest(registry, raw)
+		bodies, isList, err := itemsOf(raw)
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", at, err)
 		}
-		m.file = at
-		list = append(list, m)
+		for i, body := range bodies {
+			place := at
+			if isList {
+				place = fmt.Sprintf("%s, items[%d]", at, i)
+			}
+			m, err := newManifest(registry, body)
+			if err != nil {
+				return nil, fmt.Errorf("%s: %w", place, err)
+			}
+			m.file = place
+			list = append(list, m)
+		}
 	}
+}
+
+// itemsOf are the objects of a document: the items of a list, as kubectl and edgebus take it, or else the one that it is.
+func itemsOf(raw []byte) (bodies []json.RawMessage, isList bool, err error) {
+	var list struct {
+		Kind  string            `json:"kind"`
+		Items []json.RawMessage `json:"items"`
+	}
+	err = json.Unmarshal(raw, &list)
+	if !strings.HasSuffix(list.Kind, "List") || err == nil && list.Items == nil {
+		return []json.RawMessage{raw}, false, nil
+	}
+	if err != nil {
+		err = dialect.TypeError(reflect.TypeOf(list), raw, err)
+	}
+	return list.Items, true, err
 }
 
 // newManifest finds out which object a manifest describes.

@@ -164,6 +164,41 @@ func TestManifestsAreAppliedAndPruned(t *testing.T) {
 	require.Empty(t, h.fleet("a").Metadata.Annotations)
 }
 
+// A list, as kubectl and edgebus export write it, has manifests like documents of their own.
+func TestTheItemsOfAListAreManifests(t *testing.T) {
+	h := newTestHub(t)
+	list := func(items ...string) string {
+		text := "apiVersion: v1\nkind: List\nmetadata: {resourceVersion: \"\"}\nitems:\n"
+		for _, item := range items {
+			text += "- " + strings.ReplaceAll(strings.TrimSpace(item), "\n", "\n  ") + "\n"
+		}
+		return text
+	}
+	h.commit(map[string]string{
+		"all.yaml": list(fleetManifest("a", "r.example/os:1", ""), fleetManifest("b", "r.example/os:1", "")) + "---\n" + fleetManifest("c", "r.example/os:1", ""),
+		"own.json": `{"apiVersion": "edgebus.io/v1alpha1", "kind": "FleetList", "metadata": {}, "items": [{"apiVersion": "edgebus.io/v1alpha1", "kind": "Fleet", "metadata": {"name": "d", "uid": "x", "resourceVersion": "7", "generation": 2, "creationTimestamp": "2026-01-02T03:04:05Z"}, "spec": {}, "status": {"conditions": []}}]}`,
+	})
+	h.sync("s", "/fleets")
+	h.untilSays("s", "Synced=True Synced: 4 objects are as commit")
+	for _, name := range []string{"a", "b", "c", "d"} {
+		require.NotNil(t, h.fleet(name), name)
+	}
+	for want, file := range map[string]string{
+		`bad.yaml, document 1, items[1]: unknown field "spec.temlate"`:              list(fleetManifest("e", "r.example/os:1", ""), "apiVersion: flightctl.io/v1beta1\nkind: Fleet\nmetadata: {name: f}\nspec: {temlate: {}, template: {spec: {}}}"),
+		"bad.yaml, document 1, items[0]: there is no kind List of v1":               list(list(fleetManifest("e", "r.example/os:1", ""))),
+		"bad.yaml, document 1, items[0]: metadata.name is required":                 list("apiVersion: edgebus.io/v1alpha1\nkind: Fleet\nmetadata: {}\nspec: {}"),
+		"bad.yaml, document 1, items[0]: must be an object, not a string":           list("hello"),
+		"bad.yaml, document 1: items: must be a list":                               "apiVersion: v1\nkind: List\nitems: {}\n",
+		"bad.yaml, document 1, items[0]: the Fleet a is also in all.yaml":           list(fleetManifest("a", "r.example/os:2", "")),
+		"bad.yaml, document 1: there is no kind List of v1":                         "apiVersion: v1\nkind: List\n",
+		"bad.yaml, document 1, items[0]: a Secret is not applied from a repository": list("apiVersion: v1\nkind: Secret\nmetadata: {name: b}"),
+	} {
+		h.commit(map[string]string{"all.yaml": fleetManifest("a", "r.example/os:9", ""), "bad.yaml": file})
+		h.untilSays("s", want)
+		require.Equal(t, "r.example/os:1", h.fleet("a").Spec.Template.Spec.OS.Image, "all or nothing is read")
+	}
+}
+
 // Whoever may push to the repository could have any Secret, and what any Repository contains, sent to a node: manifests refer to them
 // only if the ResourceSync allows it. Its own Repository they may refer to.
 func TestManifestsReferToWhatIsAllowed(t *testing.T) {
