@@ -3,6 +3,7 @@
 package edge
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -179,7 +180,7 @@ func Run(ctx context.Context, o Options) (err error) {
 		if tw.Stats().Storing {
 			return nil
 		}
-		return errors.New("nothing can be stored: see the log")
+		return fmt.Errorf("nothing can be stored: %s", cmp.Or(commits.Failing()["tree"], "see the log"))
 	}
 	if err := errors.Join(mqttserver.RegisterRules(topicRules, registry), bo.Audit.Register(registry)); err != nil {
 		return errors.Join(err, br.Close(ctx))

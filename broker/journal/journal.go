@@ -88,7 +88,6 @@ type Journal struct {
 	compaction *compaction
 	shared     sharedLog
 	failing    bool
-	full       bool // of failing: for the disk is full
 	unremoved  bool // the oldest segment isn't needed, and could not be removed
 
 	damage  atomic.Pointer[unreadableError] // found by compaction; nil: none
@@ -96,7 +95,7 @@ type Journal struct {
 
 	stats struct {
 		commits, groups, failed, live, records, compacted atomic.Int64
-		full                                              atomic.Bool
+		full                                              atomic.Bool // what failing is for
 	}
 }
 
@@ -256,7 +255,7 @@ func open(opts Options, wrap func(*os.File) wal.File) (*Journal, error) {
 // returns and not on its goroutine, and in the order of the commits. Changes with a nil done are written with the next
 // group, or after Options.Lazy, and if that fails, with a later one.
 func (j *Journal) Commit(changes []RecordChange, done func(error)) {
-	taken, urgent := j.enqueue(changes, done)
+	taken, urgent := j.enqueue(changes, groupCommit{done: done})
 	switch {
 	case urgent:
 		j.wakeUp()
@@ -267,7 +266,7 @@ func (j *Journal) Commit(changes []RecordChange, done func(error)) {
 
 // enqueue adds the changes to the next group, unless the journal is closed. If they are the first urgent ones in it, the
 // committer has to be woken.
-func (j *Journal) enqueue(changes []RecordChange, done func(error)) (taken, urgent bool) {
+func (j *Journal) enqueue(changes []RecordChange, c groupCommit) (taken, urgent bool) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	if j.closing {
@@ -275,11 +274,12 @@ func (j *Journal) enqueue(changes []RecordChange, done func(error)) (taken, urge
 	}
 	g := j.filling
 	first := len(g.calls) == 0
-	for _, c := range changes {
-		g.add(c)
+	for _, change := range changes {
+		g.add(change)
 	}
-	g.calls = append(g.calls, groupCommit{done: done, ops: len(g.ops)})
-	urgent = !g.urgent && (done != nil || len(g.buf) > maxLazyBytes)
+	c.ops = len(g.ops)
+	g.calls = append(g.calls, c)
+	urgent = !g.urgent && (c.done != nil || len(g.buf) > maxLazyBytes)
 	g.urgent = g.urgent || urgent
 	if first && !urgent {
 		j.lazy.Reset(j.opts.Lazy)
@@ -409,9 +409,11 @@ func (j *Journal) run() {
 
 // Sync is Commit that returns the outcome. It writes the group itself, so that no other goroutine has to wake up. It must
 // not be called from a done.
-func (j *Journal) Sync(changes []RecordChange) (err error) {
+func (j *Journal) Sync(changes []RecordChange) error { return j.sync(changes, false) }
+
+func (j *Journal) sync(changes []RecordChange, reserved bool) (err error) {
 	written := false // by another holder of turn
-	taken, _ := j.enqueue(changes, func(outcome error) { err, written = outcome, true })
+	taken, _ := j.enqueue(changes, groupCommit{done: func(outcome error) { err, written = outcome, true }, reserved: reserved})
 	if !taken {
 		return ErrClosed
 	}
@@ -479,7 +481,7 @@ func (j *Journal) process(g *commitGroup) {
 		}
 	}
 	j.failing = err != nil
-	j.setFull(wal.IsFull(err) || j.full && g.empty())
+	j.stats.full.Store(wal.IsFull(err) || j.stats.full.Load() && g.empty())
 	for _, c := range g.calls {
 		switch {
 		case c.done == nil:
@@ -526,22 +528,25 @@ func (j *Journal) note(g *commitGroup, at wal.Position) {
 	}
 }
 
-// commitReserved stores those commits of a group that the reserve is for: the ones that only delete, or free twice what they take, and the
-// ones that nobody waits for, which are small. Unless they free more than they take, they leave of the reserve what compaction needs next.
+// commitReserved stores those commits of a group that the reserve is for: the ones that only delete, or free twice what they take, the ones
+// that nobody waits for, which are small, and those of SyncReserved. Unless there is one of the last, or they free more than they take, they
+// leave of the reserve what compaction needs next.
 func (j *Journal) commitReserved(g *commitGroup) {
 	spared := newCommitGroup()
 	var freed int64
+	needed := false
 	begin := 0
 	for i := range g.calls {
 		c := &g.calls[i]
 		ops := g.ops[begin:c.ops]
 		begin = c.ops
 		room, takes := j.index.room(ops)
-		if len(ops) == 0 || c.done != nil && room < 2*takes && slices.ContainsFunc(ops, func(m groupOperation) bool { return m.put }) {
+		if len(ops) == 0 || c.done != nil && !c.reserved && room < 2*takes && slices.ContainsFunc(ops, func(m groupOperation) bool { return m.put }) {
 			continue
 		}
 		c.stored = true
 		freed += room
+		needed = needed || c.reserved
 		for _, m := range ops {
 			spared.copyOp(m, g.buf)
 		}
@@ -550,7 +555,7 @@ func (j *Journal) commitReserved(g *commitGroup) {
 		return
 	}
 	var keep int64
-	if freed < int64(len(spared.buf)) {
+	if freed < int64(len(spared.buf)) && !needed {
 		oldest, _ := j.log.Segments()
 		keep = j.live[oldest] + wal.ReserveSlack
 	}
@@ -579,11 +584,6 @@ func (j *Journal) commitKeeping(g *commitGroup, keep int64) error {
 	j.note(g, at)
 	_, j.end, err = wal.NewOrdered(j.log).Bounds(context.Background())
 	return err
-}
-
-func (j *Journal) setFull(full bool) {
-	j.full = full
-	j.stats.full.Store(full)
 }
 
 // account updates the index, and how many bytes of each segment are live.
@@ -618,7 +618,7 @@ const (
 // an error it waits for a commit to succeed, unless the disk is full, which it may make room on; after damage it ends for good, and
 // the log only grows.
 func (j *Journal) compact() bool {
-	if j.failing && !j.full || j.damage.Load() != nil || j.compaction == nil && !j.wasteful() {
+	if j.failing && !j.stats.full.Load() || j.damage.Load() != nil || j.compaction == nil && !j.wasteful() {
 		return false
 	}
 	err := j.compactOldest()
@@ -641,7 +641,7 @@ func (j *Journal) compact() bool {
 			j.opts.Log.Warn().Err(err).Msg(j.opts.Name + ": not compacted")
 		}
 		j.failing = true
-		j.setFull(wal.IsFull(err))
+		j.stats.full.Store(wal.IsFull(err))
 	}
 	return false
 }
@@ -667,7 +667,7 @@ func (j *Journal) endCompaction() {
 // wasteful reports whether the log is too long for what is live. On a full disk any length is, if compaction frees a quarter of
 // what it copies, and if the reserve has room for that.
 func (j *Journal) wasteful() bool {
-	if j.full {
+	if j.stats.full.Load() {
 		oldest, _ := j.log.Segments()
 		live := j.stats.live.Load()
 		return j.log.Size()-live > max(live/4, int64(j.opts.Segment)/16) &&

@@ -96,6 +96,9 @@ func (t Table) Load(each func(id uint64, value []byte) error) error {
 	})
 }
 
+// SyncReserved is [Journal.Sync] of what the owner can't start or go on without: on a full disk the reserve is for that, too.
+func (t Table) SyncReserved(changes []RecordChange) error { return t.sync(changes, true) }
+
 // Dir is the directory.
 func (j *Journal) Dir() string { return j.opts.Dir }
 
@@ -281,9 +284,10 @@ type commitGroup struct {
 
 // groupCommit is one commit, with the end of its operations.
 type groupCommit struct {
-	done   func(error) // nil: nobody waits
-	ops    int
-	stored bool // although its group was not, see commitReserved
+	done     func(error) // nil: nobody waits
+	ops      int
+	reserved bool // it is of SyncReserved
+	stored   bool // although its group was not, see commitReserved
 }
 
 // groupOperation is the place of an operation in a group.

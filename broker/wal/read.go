@@ -228,9 +228,11 @@ func (l *Log) Begin(base uint64) error {
 		if l.opts.ReadOnly {
 			return nil
 		}
-		err := l.begin(1)
+		if err := l.begin(1); err != nil {
+			return err
+		}
 		l.firstStock()
-		return errors.Join(err, l.openConfirmed())
+		return l.openConfirmed()
 	}
 	if n := l.segments.gap(); n > 0 {
 		return l.missing(n)

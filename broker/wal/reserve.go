@@ -47,6 +47,11 @@ func (r *diskReserve) restock(dir string, size int64) error {
 			return ignoreUnlessFull(err)
 		}
 		r.file = f
+		// What an earlier process has left of it stays, if it has its room on disk: a copy of the file may be without.
+		if info, err := f.Stat(); err == nil && info.Size() > 0 && allocateFile(f, min(info.Size(), size)) == nil {
+			r.size = min(info.Size(), size)
+		}
+		return r.restock(dir, size)
 	}
 	if err := allocateFile(r.file, size); err != nil {
 		_ = r.file.Truncate(r.size)

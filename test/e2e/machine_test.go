@@ -181,9 +181,9 @@ func (m *smallMachine) writesAreRefused(cause string) {
 	}
 }
 
-// useUp stores messages until one of some kilobytes fits no more where a large one did not: the program is well as soon as it stores one.
+// useUp stores messages until not even one of a byte fits where a large one did not: the program is well as soon as it stores one.
 func (m *smallMachine) useUp() {
-	for size := 50 << 10; size >= 4<<10; size /= 2 {
+	for size := 50 << 10; size > 0; size /= 2 {
 		for m.message(strings.Repeat("x", size)) == nil {
 		}
 	}
@@ -203,7 +203,7 @@ func (m *smallMachine) restGoesOn() {
 	m.Eventually(stand.WaitTimeout, func() error { return wantGauge(m.Stand, m.Node("n1").HTTP, "edgebus_core_link_up", 1) })
 }
 
-// ready is whether /readyz has that status.
+// ready is whether /readyz has that status, and says where there is no room if it is one of a failure.
 func (m *smallMachine) ready(want int) error {
 	address := map[string]string{"hub": m.Hub.HTTP, "core": m.Node("n1").HTTP}[m.name]
 	_, err := harness.Call(m.t.Context(), http.MethodGet, "http://"+address+"/readyz", nil)
@@ -212,8 +212,11 @@ func (m *smallMachine) ready(want int) error {
 	if errors.As(err, &status) {
 		code, err = status.Code, nil
 	}
-	if err == nil && code != want {
+	switch {
+	case err == nil && code != want:
 		err = fmt.Errorf("/readyz says %d, not %d", code, want)
+	case err == nil && code != http.StatusOK && !strings.Contains(status.Body, m.data()):
+		err = fmt.Errorf("/readyz does not say where there is no room: %s", status.Body)
 	}
 	return err
 }
@@ -254,10 +257,17 @@ func TestFullDisk(t *testing.T) {
 				return m.ready(http.StatusServiceUnavailable)
 			})
 			m.Eventually(stand.WaitTimeout, func() error { return m.low(true) })
-			require.NoError(t, m.Term(name)) // it stops in order, and starts, on a full disk, too
-			require.NoError(t, m.StartUnready(t.Context(), name))
-			m.writesAreRefused("no space left on device")
-			m.restGoesOn()
+			for _, end := range []func(string) error{m.Term, m.Crash} { // it stops in order, and starts, on a full disk, too
+				require.NoError(t, end(name))
+				require.NoError(t, m.disk.Fill()) // and so with what it gave up
+				require.NoError(t, m.StartUnready(t.Context(), name))
+				m.writesAreRefused("no space left on device")
+				m.restGoesOn()
+				m.Eventually(stand.WaitTimeout, func() error {
+					m.useUp()
+					return m.ready(http.StatusServiceUnavailable)
+				})
+			}
 			other := map[string]string{"hub": m.Core(), "core": m.Hub.MQTT}[name] // the other side's writes wait for room
 			topic := "v1/nodes/n1/devices/tank/" + map[string]string{"hub": "reported", "core": "desired"}[name] + "/small"
 			require.NoError(t, m.Publish(m.Client(other, nil), topic, "meanwhile"))

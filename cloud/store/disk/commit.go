@@ -155,8 +155,12 @@ func (s *Store) commitBatch(b *batch) error {
 		reserved += revReserve
 	}
 	b.noteLastDeletes()
+	commit := s.commit
+	if b.empty() { // revisions are reserved for what is not stored: a start does that, on a full disk, too
+		commit = s.journal.SyncReserved
+	}
 	b.putRecord(stateRecord, storeState{s.identity, reserved}.encode())
-	if err := s.commit(b.journalChanges()); err != nil {
+	if err := commit(b.journalChanges()); err != nil {
 		s.ids.free = append(s.ids.free, b.taken...)
 		return err
 	}

@@ -42,3 +42,35 @@ func TestObjectsCanBeDeletedOnAFullDisk(t *testing.T) {
 	require.Equal(t, map[string]int{"Device": 2}, counts)
 	require.NoError(t, s.Close())
 }
+
+// A store opens on a disk that is full to the last byte, again and again, though others take what its reserve gives up; no revision is given twice, and what
+// clients write is refused.
+func TestAStoreOpensOnADiskThatIsFullToTheLastByte(t *testing.T) {
+	ctx, small := context.Background(), testdisk.New(t, 8)
+	path := small.Dir + "/log"
+	var last uint64
+	for round := range 60 { // the block that the last frame ends in has room for some of them
+		s, err := Open(Options{Path: path})
+		require.NoError(t, err, round)
+		t.Cleanup(func() { _ = s.Close() })
+		rev, err := s.DeriveStatuses("Device", func(store.Object) []byte { return []byte(`{}`) })
+		require.NoError(t, err, round)
+		if round == 0 {
+			_, err = s.Create(ctx, device("a", `{}`))
+			require.NoError(t, err)
+		} else {
+			require.Greater(t, rev, last, round)
+			_, err = s.Create(ctx, device("b", `{"text":"`+strings.Repeat("x", 100<<10)+`"}`))
+			require.ErrorContains(t, err, "no space left on device", round)
+		}
+		last = rev
+		require.NoError(t, s.Close())
+		require.NoError(t, small.Fill()) // and so with what is given up now
+	}
+	require.NoError(t, small.Free())
+	s, err := Open(Options{Path: path})
+	require.NoError(t, err)
+	_, err = s.Create(ctx, device("b", `{}`))
+	require.NoError(t, err)
+	require.NoError(t, s.Close())
+}
