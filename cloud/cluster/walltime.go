@@ -25,15 +25,15 @@ func CheckClock(ahead map[string]time.Duration) error {
 		case by.Abs() <= ClockLimit:
 			agree++
 		case by > 0:
-			differ = append(differ, fmt.Sprintf("%s is %s ahead", name, by.Round(time.Millisecond)))
+			differ = append(differ, fmt.Sprintf("%s is %s ahead", name, by.Round(100*time.Millisecond)))
 		default:
-			differ = append(differ, fmt.Sprintf("%s is %s behind", name, (-by).Round(time.Millisecond)))
+			differ = append(differ, fmt.Sprintf("%s is %s behind", name, (-by).Round(100*time.Millisecond)))
 		}
 	}
 	if len(differ) <= agree {
 		return nil
 	}
-	return fmt.Errorf("this host's clock differs by more than %s from those of most others (%s): set it, and have it follow a time server (timedatectl set-ntp true)", ClockLimit, strings.Join(differ, ", "))
+	return fmt.Errorf("its host's clock differs by more than %s from those of most others (%s): set it, and have it follow a time server (timedatectl set-ntp true)", ClockLimit, strings.Join(differ, ", "))
 }
 
 // LogTime is the latest time that owners have written into the log, as far as it was read here; zero: none.

@@ -116,7 +116,7 @@ func (k *hubKeys) lacks() error {
 		}
 	}
 	if missing > 0 {
-		return fmt.Errorf("this hub lacks %d of the keys that %s had, of the authority or of Secrets, which were rotated: it takes them from a hub that has them, which has to serve first", missing, m.Owner())
+		return fmt.Errorf("it lacks %d of the keys that %s had, of the authority or of Secrets, which were rotated: it takes them from a hub that has them, which has to serve first", missing, m.Owner())
 	}
 	return nil
 }

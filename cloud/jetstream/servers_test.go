@@ -225,6 +225,9 @@ func TestADeletedStreamIsSaidToBeGone(t *testing.T) {
 	require.Contains(t, said.String(), "the log is gone; nothing is acknowledged")
 	_, _, err = log.Check(t.Context())
 	require.ErrorIs(t, err, jetstream.ErrNoStream)
+	late, stop := context.WithTimeout(t.Context(), 0)
+	defer stop()
+	require.Equal(t, "nothing came for 0.0 s", log.Status(late).Error)
 }
 
 // What keeps a hub from the servers is said once, with what to do.

@@ -4,6 +4,8 @@ package jetstream
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"time"
@@ -19,6 +21,9 @@ func (l *Log) Status(ctx context.Context) resource.ClusterEngine {
 	e.Answer = time.Since(began).Seconds()
 	if err != nil {
 		e.Error = err.Error()
+		if errors.Is(err, context.DeadlineExceeded) {
+			e.Error = fmt.Sprintf("nothing came for %.1f s", e.Answer)
+		}
 		return e
 	}
 	e.Floor, e.End, e.Bytes = uint64(i.floor()), i.State.Last, i.State.Bytes

@@ -217,7 +217,7 @@ func TestHubsTakeRotatedKeysFromEachOther(t *testing.T) {
 	c.start(away)
 	require.NoError(t, harness.Eventually(t.Context(), time.Minute, func(context.Context) error {
 		said, err := os.ReadFile(c.LogFile(away.name))
-		if err == nil && !strings.Contains(string(said), "this hub lacks 3 of the keys that "+there.name+" had") {
+		if err == nil && !strings.Contains(string(said), "it lacks 3 of the keys that "+there.name+" had") {
 			err = errors.New("it doesn't say that it lacks keys")
 		}
 		return err

@@ -93,7 +93,7 @@ func (d *ClusterDiagnosis) checkEngine() {
 		if !e.Quorum || whole < e.Replicas-1 { // then it may be needed as it is: each frame has to be on enough of the others
 			advice = ""
 		}
-		d.add(true, MarkWrong, advice, "the log's server %s is behind by %s, of %s", s.Name, amountOf(s.Lag, "operation"), roundSeconds(s.BehindSeconds))
+		d.add(true, MarkWrong, advice, "the log's server %s is behind by %s, for %s", s.Name, amountOf(s.Lag, "operation"), roundSeconds(s.BehindSeconds))
 	}
 	d.add(e.Quorum && len(e.Servers) < e.Replicas, MarkWrong, "", "the log is on %s, and %d are to have it", amountOf(uint64(len(e.Servers)), "server"), e.Replicas)
 	d.add(e.Answer > slowAnswer.Seconds(), MarkLook, "look at its servers' disks, and at the network between them", "the log took %.1f s to answer", e.Answer)
@@ -108,7 +108,11 @@ func (d *ClusterDiagnosis) checkOwner() {
 		if d.Engine.Error != "" || !d.Engine.Quorum {
 			advice = "none can before the log's servers answer"
 		}
-		d.add(true, MarkWrong, advice, "no hub serves: nothing was heard of %s for %.1f s", d.Owner, d.Silent)
+		what := "nothing was heard of %s"
+		if d.Owner == d.Hub {
+			what = "%s, which has the log, has had no answer of it"
+		}
+		d.add(true, MarkWrong, advice, "no hub serves: "+what+" for %.1f s", d.Owner, d.Silent)
 	default:
 		d.add(true, MarkOK, "", "%s serves", d.Owner)
 	}
@@ -125,7 +129,7 @@ func (d *ClusterDiagnosis) checkOneHub(h resource.ClusterHub) {
 	d.add(h.Role == resource.RoleDrained, MarkLook, "cloudhub cluster undrain, on its machine, ends that", "hub %s is drained: it doesn't take over", h.Name)
 	d.add(h.Barred != "" && h.Role == resource.RoleStandby, MarkWrong, "", "hub %s can't take over: %s", h.Name, h.Barred)
 	d.add(h.Role != resource.RoleOwner && h.BehindSeconds > lateHub.Seconds(), MarkWrong, "look at its disk and its network",
-		"hub %s is behind by %s, of %s", h.Name, amountOf(h.BehindFrames, "frame"), roundSeconds(h.BehindSeconds))
+		"hub %s is behind by %s, for %s", h.Name, amountOf(h.BehindFrames, "frame"), roundSeconds(h.BehindSeconds))
 	d.add(math.Abs(h.Clock) > mostClock.Seconds(), MarkWrong, "set the clocks, with NTP", "the clock of hub %s differs by %.1f s from that of %s", h.Name, h.Clock, d.Hub)
 }
 
@@ -164,7 +168,9 @@ func (d ClusterDiagnosis) Text(on terminal.Colours) string {
 		}
 		fmt.Fprintf(w, "%s\t%s\t%s\t%d\t%d\t%s\t%+.1fs\t%s ago\n", terminal.Printable(h.Name, 100), h.Role, terminal.Printable(h.Version, 60), h.Records, h.Position, behind, math.Round(10*h.Clock)/10+0, roundSeconds(h.Heard))
 	}
-	fmt.Fprint(w, "\nLOG SERVER\tROLE\tSTATE\n")
+	if len(d.Engine.Servers) > 0 { // else they don't answer
+		fmt.Fprint(w, "\nLOG SERVER\tROLE\tSTATE\n")
+	}
 	for _, s := range d.Engine.Servers {
 		role, state := "replica", "current"
 		if s.Leader {
@@ -183,11 +189,6 @@ func (d ClusterDiagnosis) Text(on terminal.Colours) string {
 		fmt.Fprintf(&b, "\nThe log is %s %s: records of version %d, positions %d to %d, %d bytes on each server; it answered in %.0f ms.\n", e.Kind, terminal.Printable(e.Name, 100), d.Records, e.Floor+1, e.End, e.Bytes, 1000*e.Answer)
 	}
 	fmt.Fprintf(&b, "As hub %s knows it at %s:\n", terminal.Printable(d.Hub, 100), d.Now)
-	for _, x := range d.Findings {
-		fmt.Fprintf(&b, "%s %s\n", paintMark(on, x.Mark), terminal.Printable(x.Message, 300))
-		if x.Advice != "" {
-			fmt.Fprintf(&b, "  → %s\n", x.Advice)
-		}
-	}
+	writeFindings(&b, on, d.Findings)
 	return b.String()
 }

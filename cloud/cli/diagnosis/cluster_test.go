@@ -4,6 +4,7 @@ package diagnosis
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -31,39 +32,43 @@ func TestEachFaultOfAClusterHasAFindingWithWhatToDo(t *testing.T) {
 		said  string
 		mark  Mark
 	}{
-		"no owner":       {func(s *resource.ClusterStatus) { s.Owned, s.Silent = false, 7 }, "no hub serves: nothing was heard of a for 7.0 s", MarkWrong},
-		"none read of":   {func(s *resource.ClusterStatus) { s.Owner = "" }, "has not read yet", MarkWrong},
-		"no answer":      {func(s *resource.ClusterStatus) { s.Engine = resource.ClusterEngine{Error: "timeout"} }, "don't answer: timeout", MarkWrong},
-		"no quorum":      {func(s *resource.ClusterStatus) { s.Engine.Quorum = false }, "no quorum", MarkWrong},
-		"wrong settings": {func(s *resource.ClusterStatus) { s.Engine.Wrong = "it drops frames" }, "it drops frames", MarkWrong},
-		"server gone":    {func(s *resource.ClusterStatus) { s.Engine.Servers[2].Offline = true }, "server n3 is gone", MarkWrong},
-		"server behind":  {func(s *resource.ClusterStatus) { s.Engine.Servers[2].Current, s.Engine.Servers[2].Lag = false, 9 }, "n3 is behind by 9", MarkLook},
+		"no owner":                        {func(s *resource.ClusterStatus) { s.Owned, s.Silent = false, 7 }, "no hub serves: nothing was heard of a for 7.0 s", MarkWrong},
+		"none, asked of the one that was": {func(s *resource.ClusterStatus) { s.Owned, s.Silent, s.Hub = false, 7, "a" }, "no hub serves: a, which has the log, has had no answer of it for 7.0 s", MarkWrong},
+		"none read of":                    {func(s *resource.ClusterStatus) { s.Owner = "" }, "has not read yet", MarkWrong},
+		"no answer":                       {func(s *resource.ClusterStatus) { s.Engine = resource.ClusterEngine{Error: "timeout"} }, "don't answer: timeout", MarkWrong},
+		"no quorum":                       {func(s *resource.ClusterStatus) { s.Engine.Quorum = false }, "no quorum", MarkWrong},
+		"wrong settings":                  {func(s *resource.ClusterStatus) { s.Engine.Wrong = "it drops frames" }, "it drops frames", MarkWrong},
+		"server gone":                     {func(s *resource.ClusterStatus) { s.Engine.Servers[2].Offline = true }, "server n3 is gone", MarkWrong},
+		"server behind":                   {func(s *resource.ClusterStatus) { s.Engine.Servers[2].Current, s.Engine.Servers[2].Lag = false, 9 }, "n3 is behind by 9", MarkLook},
 		"server stays behind": {func(s *resource.ClusterStatus) {
 			n := &s.Engine.Servers[2]
 			n.Current, n.Lag, n.BehindSeconds = false, 1474, 47
-		}, "n3 is behind by 1474 operations, of 47s\n  → one more server that is lost stops the log meanwhile. If it isn't less behind in a minute: stop it, delete its store_dir", MarkWrong},
+		}, "n3 is behind by 1474 operations, for 47s\n  → one more server that is lost stops the log meanwhile. If it isn't less behind in a minute: stop it, delete its store_dir", MarkWrong},
 		"server stays behind, and the leader is alone": {func(s *resource.ClusterStatus) { // then it may be the only one that has something
 			s.Engine.Quorum = false
 			for i := range s.Engine.Servers[1:] {
 				n := &s.Engine.Servers[1+i]
 				n.Current, n.Lag, n.BehindSeconds = false, 1474, 47
 			}
-		}, "n3 is behind by 1474 operations, of 47s\n✓", MarkWrong},
+		}, "n3 is behind by 1474 operations, for 47s\n✓", MarkWrong},
 		"server stays behind, and another of five is gone": {func(s *resource.ClusterStatus) { // then it may be the third that has something
 			s.Engine.Replicas = 5
 			s.Engine.Servers = append(s.Engine.Servers, resource.ClusterServer{Name: "n4", Current: true}, resource.ClusterServer{Name: "n5", Offline: true})
 			n := &s.Engine.Servers[2]
 			n.Current, n.Lag, n.BehindSeconds = false, 1474, 47
-		}, "n3 is behind by 1474 operations, of 47s\n✗ the log's server n5 is gone", MarkWrong},
+		}, "n3 is behind by 1474 operations, for 47s\n✗ the log's server n5 is gone", MarkWrong},
 		"server missing":   {func(s *resource.ClusterStatus) { s.Engine.Servers = s.Engine.Servers[:2] }, "the log is on 2 servers, and 3 are to have it", MarkWrong},
 		"slow servers":     {func(s *resource.ClusterStatus) { s.Engine.Answer = 1.5 }, "1.5 s to answer", MarkLook},
 		"a hub away":       {func(s *resource.ClusterStatus) { s.Hubs[1].Role, s.Hubs[1].Heard = resource.RoleAway, 200 }, "hub b was last heard 3m20s ago", MarkWrong},
 		"all others away":  {func(s *resource.ClusterStatus) { s.Hubs[1].Role, s.Hubs[2].Role = resource.RoleAway, resource.RoleAway }, "no other hub could take over", MarkWrong},
 		"one that may not": {func(s *resource.ClusterStatus) { s.Hubs[1].Barred = "unsynced" }, "hub b can't take over: unsynced", MarkWrong},
-		"a hub behind":     {func(s *resource.ClusterStatus) { s.Hubs[2].BehindFrames, s.Hubs[2].BehindSeconds = 70, 12 }, "hub c is behind by 70 frames, of 12s", MarkWrong},
-		"a wrong clock":    {func(s *resource.ClusterStatus) { s.Hubs[2].Clock = -3 }, "differs by -3.0 s", MarkWrong},
-		"one name twice":   {func(s *resource.ClusterStatus) { s.Hubs[2].Twice = true }, "two hubs are called c", MarkWrong},
-		"drained":          {func(s *resource.ClusterStatus) { s.Hubs[2].Role = resource.RoleDrained }, "hub c is drained", MarkLook},
+		"one that may not, by much": {func(s *resource.ClusterStatus) {
+			s.Hubs[1].Barred = "its host's clock differs (" + strings.Repeat("the server n1 is 1h0m0s ahead, ", 12) + "): set it, and have it follow a time server (timedatectl set-ntp true)"
+		}, "(timedatectl set-ntp true)\n", MarkWrong},
+		"a hub behind":   {func(s *resource.ClusterStatus) { s.Hubs[2].BehindFrames, s.Hubs[2].BehindSeconds = 70, 12 }, "hub c is behind by 70 frames, for 12s", MarkWrong},
+		"a wrong clock":  {func(s *resource.ClusterStatus) { s.Hubs[2].Clock = -3 }, "differs by -3.0 s", MarkWrong},
+		"one name twice": {func(s *resource.ClusterStatus) { s.Hubs[2].Twice = true }, "two hubs are called c", MarkWrong},
+		"drained":        {func(s *resource.ClusterStatus) { s.Hubs[2].Role = resource.RoleDrained }, "hub c is drained", MarkLook},
 		"upgraded": {func(s *resource.ClusterStatus) {
 			for i := range s.Hubs {
 				s.Hubs[i].Records++

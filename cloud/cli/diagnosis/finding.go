@@ -4,6 +4,7 @@ package diagnosis
 
 import (
 	"fmt"
+	"io"
 	"slices"
 	"strings"
 
@@ -104,16 +105,23 @@ func (s NodesSummary) ExitError() error {
 	return nil
 }
 
+// mostText bounds what others say of themselves, in characters. What to do stands at the end of it.
+const mostText = 2000
+
+func writeFindings(w io.Writer, on terminal.Colours, all []Finding) {
+	for _, x := range all {
+		fmt.Fprintf(w, "%s %s\n", paintMark(on, x.Mark), terminal.Printable(x.Message, mostText))
+		if x.Advice != "" {
+			fmt.Fprintf(w, "  → %s\n", x.Advice)
+		}
+	}
+}
+
 // Text is a diagnosis for people.
 func (d NodeDiagnosis) Text(on terminal.Colours) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "Node %s: %s\n", d.Node, on.Paint(terminal.Bold, d.Verdict))
-	for _, x := range d.Findings {
-		fmt.Fprintf(&b, "%s %s\n", paintMark(on, x.Mark), terminal.Printable(x.Message, 300))
-		if x.Advice != "" {
-			fmt.Fprintf(&b, "  → %s\n", x.Advice)
-		}
-	}
+	writeFindings(&b, on, d.Findings)
 	return b.String()
 }
 
@@ -121,7 +129,7 @@ func (d NodeDiagnosis) Text(on terminal.Colours) string {
 func (s NodesSummary) Text(on terminal.Colours) string {
 	var b strings.Builder
 	for _, x := range s.Hub {
-		fmt.Fprintf(&b, "%s %s\n", paintMark(on, x.Mark), terminal.Printable(x.Message, 300))
+		fmt.Fprintf(&b, "%s %s\n", paintMark(on, x.Mark), terminal.Printable(x.Message, mostText))
 	}
 	for _, l := range s.Links {
 		fmt.Fprintf(&b, "%s %s  %s\n", paintMark(on, l.Mark), l.Node, terminal.Printable(l.Message, 200))
