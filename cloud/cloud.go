@@ -377,10 +377,11 @@ func Main(args []string, stdout, stderr io.Writer) int {
 			p.Ready()
 			tidyMemory(at)
 		}, Lost: func(why error) {
-			p.Log.Error().Err(why).Msg("this hub owns the log no more: all its connections end, and it begins anew, to stand by")
-			if ctx.Err() != nil { // it was about to stop
+			if ctx.Err() != nil { // it is to stop
+				p.Log.Warn().Err(why).Msg("the hub stops without its log: what it had not acknowledged may be missing there")
 				os.Exit(0)
 			}
+			p.Log.Error().Err(why).Msg("this hub owns the log no more: all its connections end, and it begins anew, to stand by")
 			beginAnew()
 		}, Again: again})
 		if running.Err() != nil && ctx.Err() == nil {

@@ -90,7 +90,13 @@ func TestAHubAppendsOneFrameBetweenTakingTheLogAndServing(t *testing.T) {
 		var frames atomic.Int64
 		appended := make(chan int64, 1)
 		err := cloud.Run(ctx, cloud.Options{
-			Config: cfg, Log: zerolog.New(ownWriter{func() { frames.Store(0) }}), Lost: func(why error) { t.Error(why); stop() }, Again: stop,
+			Config: cfg, Log: zerolog.New(ownWriter{func() { frames.Store(0) }}), Again: stop,
+			Lost: func(why error) {
+				if ctx.Err() == nil { // else it is to stop
+					t.Error(why)
+					stop()
+				}
+			},
 			Through: func(l ordered.Log) ordered.Log { return appendCounter{l, &frames} },
 			Ready: func(at daemon.Addresses) {
 				if len(at.MQTT) > 0 { // it does not stand by

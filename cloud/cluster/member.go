@@ -432,6 +432,21 @@ func (m *Member) beHeard(every time.Duration) error {
 	return err
 }
 
+// Abandon has an owner that is to stop, and has had some time for that, lose a log that doesn't answer for as long: what waits for it nobody was told.
+func (m *Member) Abandon(after time.Duration) {
+	for wait := after; ; wait = retryPause {
+		select {
+		case <-m.ctx.Done():
+			return
+		case <-time.After(wait):
+		}
+		if !m.Owns() && m.Silent() >= after {
+			m.Lose(errors.New("the log doesn't answer"))
+			return
+		}
+	}
+}
+
 // Release tells the others that this hub stops, for as long as ctx.
 func (m *Member) Release(ctx context.Context) {
 	stop := context.AfterFunc(ctx, m.cancel)

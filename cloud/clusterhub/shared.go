@@ -124,6 +124,7 @@ func Open(ctx context.Context, o Options) (*journal.Journal, *SharedLog, error) 
 	if err != nil {
 		return nil, nil, errors.Join(err, s.Close())
 	}
+	context.AfterFunc(ctx, func() { s.member.Abandon(checkTime) })
 	return records, s, nil
 }
 

@@ -100,6 +100,23 @@ func TestEachHubSaysHowAllOfThemAre(t *testing.T) {
 	c.awaitSays(1, "✗ no hub serves|no quorum", "cloudhub", "cluster", "status", "--config", standby.config)
 }
 
+// What waits for a log that doesn't answer was acknowledged to nobody, and doesn't keep the hub that serves from stopping in time.
+func TestAHubThatServesStopsInTimeWithoutItsLog(t *testing.T) {
+	c := newHubCluster(t)
+	serving := c.awaitServing()
+	p := c.publisher(t.Context(), "publisher")
+	publish := func(payload string) error {
+		ctx, stop := context.WithTimeout(t.Context(), 2*time.Second)
+		defer stop()
+		return p.publish(ctx, client.Message{Topic: "own/register", Payload: []byte(payload), QoS: 1, Retain: true})
+	}
+	require.NoError(t, harness.Eventually(t.Context(), time.Minute, func(context.Context) error { return publish("1") }))
+	c.servers.Kill(0)
+	c.servers.Kill(1)
+	require.Error(t, publish("2"), "it waits")
+	require.NoError(t, c.Term(serving.name))
+}
+
 // A hub that is drained hands over, stands by, and takes over no more until it may.
 func TestADrainedHubHandsOverAndStandsBy(t *testing.T) {
 	c := newHubCluster(t)
