@@ -51,6 +51,8 @@ type Kind struct {
 	toCanonical, fromCanonical func([]byte) ([]byte, error)
 	// reconcile makes redundant fields agree after kept values were put back.
 	reconcile func(form, canonical jsonObject)
+	// required are fields of a status, by their pointers, that are shown as here where nothing else is known of them, and never stored.
+	required map[string]any
 }
 
 // APIVersion is the apiVersion of objects of this kind.
@@ -283,6 +285,9 @@ func (k Kind) unexpressed(form, c jsonObject) ([]formDifference, error) {
 	}
 	found := inMap("", specAndStatus(seen), specAndStatus(form))
 	return slices.DeleteFunc(found, func(d formDifference) bool {
+		if value, ok := k.required[d.At]; ok && d.Was == nil && reflect.DeepEqual(d.Is, value) {
+			return true
+		}
 		// A claimed status does not replace a known one.
 		return strings.HasPrefix(d.At, "/status") && d.Was != nil && d.Was != resource.Unknown
 	}), nil
@@ -375,10 +380,33 @@ func (k Kind) Show(canonical []byte) ([]byte, error) {
 	if k.reconcile != nil {
 		k.reconcile(form, c)
 	}
+	k.complete(form)
 	if back, err := convertObject(k.toCanonical, form); err == nil {
 		meta.keepDifferences(canonicalAnnotation, findDifferences("/spec", back["spec"], c["spec"]))
 	}
 	return k.encode(form, meta)
+}
+
+// complete adds the required fields that are missing in a status, if there is one.
+func (k Kind) complete(form jsonObject) {
+	if form["status"] == nil {
+		return
+	}
+	for at, value := range k.required {
+		path := strings.Split(strings.TrimPrefix(at, "/"), "/")
+		of := form
+		for _, name := range path[:len(path)-1] {
+			below, ok := of[name].(jsonObject)
+			if !ok {
+				below = jsonObject{}
+				of[name] = below
+			}
+			of = below
+		}
+		if last := path[len(path)-1]; of[last] == nil {
+			of[last] = value
+		}
+	}
 }
 
 // derive sets the annotations that follow from the canonical object, or removes them if there is none.

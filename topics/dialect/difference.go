@@ -95,7 +95,7 @@ var (
 )
 
 // listKeys are the fields by which the elements of a list are told apart.
-var listKeys = []string{"name", "propertyName", "protocol", "nodeName", "type"}
+var listKeys = []string{"name", "propertyName", "protocol", "nodeName", "type", "unit"}
 
 // commonListKey finds the field that tells the elements of both lists apart.
 func commonListKey(was, is any) (a, b []any, key string) {

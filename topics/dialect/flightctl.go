@@ -30,6 +30,7 @@ func flightctlKinds() []Kind {
 		reconcileSpec(form["spec"])
 		reconcileDecommissioning(form, canonical)
 	}
+	today.required = requiredOfADevice
 	fleet := flightctlKind("Fleet", "fleets", "fleet", resource.KindFleet)
 	fleet.reconcile = func(form, _ jsonObject) {
 		spec, _ := form["spec"].(jsonObject)

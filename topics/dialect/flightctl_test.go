@@ -129,6 +129,56 @@ func TestLifecycleOfADevice(t *testing.T) {
 	}
 }
 
+// What flightctl requires of a Device's status is there, also of a node whose agent has reported nothing, or not all of it.
+func TestAStatusHasWhatFlightctlRequires(t *testing.T) {
+	for _, version := range []struct {
+		status       resource.NodeStatus
+		architecture string
+	}{
+		{resource.NodeStatus{State: resource.Offline}, ""},
+		{resource.NodeStatus{State: resource.Online, SystemInfo: &resource.SystemInfo{Architecture: "arm64"}}, "arm64"},
+	} {
+		form := shownAs(t, "flightctl.io/v1beta1", resource.Node{Status: version.status})
+		require.Equal(t, version.architecture, valueAt(form, "status.systemInfo.architecture"))
+		require.Equal(t, []any{}, valueAt(form, "status.applications"))
+		require.Equal(t, []any{}, valueAt(form, "status.conditions"))
+		for path, want := range map[string]string{
+			"systemInfo.bootID": "", "systemInfo.operatingSystem": "", "systemInfo.agentVersion": "", "config.renderedVersion": "", "os.image": "", "os.imageDigest": "",
+			"resources.cpu": "Unknown", "resources.memory": "Unknown", "resources.disk": "Unknown", "integrity.status": "Unknown",
+		} {
+			require.Equal(t, want, valueAt(form, "status."+path), path)
+		}
+	}
+}
+
+// What an agent says of a unit of systemd is shown as it said it.
+func TestUnitsAreShownAsTheAgentReportsThem(t *testing.T) {
+	form, err := parseObject([]byte(`{"apiVersion":"flightctl.io/v1beta1","kind":"Device","metadata":{"name":"a"},"status":{"systemd":[
+		{"unit":"sshd.service","description":"OpenSSH server daemon","enableState":"enabled","loadState":"loaded","activeState":"active","subState":"running"},
+		{"unit":"chronyd.service","description":"NTP","enableState":"enabled","loadState":"loaded","activeState":"active","subState":"running"}]}}`))
+	require.NoError(t, err)
+	k := kindOf(t, form)
+	stored, err := json.Marshal(resource.Node{TypeMeta: resource.TypeMeta{APIVersion: resource.APIVersion, Kind: resource.KindNode}, Metadata: resource.Meta{Name: "a"}})
+	require.NoError(t, err)
+	raw, err := json.Marshal(form)
+	require.NoError(t, err)
+	canonical, err := k.Read(raw, stored, true)
+	require.NoError(t, err)
+	shown, err := k.Show(canonical)
+	require.NoError(t, err)
+	got, err := parseObject(shown)
+	require.NoError(t, err)
+	require.Equal(t, valueAt(form, "status.systemd"), valueAt(got, "status.systemd"))
+}
+
+// How a host gets its system is kept of a request to join, and is no field that the form doesn't have.
+func TestARequestToJoinSaysHowTheHostGetsItsSystem(t *testing.T) {
+	raw := []byte(`{"apiVersion":"flightctl.io/v1beta1","kind":"EnrollmentRequest","metadata":{"name":"a"},"spec":{"csr":"x","osMode":"package"}}`)
+	form, err := parseObject(raw)
+	require.NoError(t, err)
+	require.Empty(t, kindOf(t, form).Unknown(raw))
+}
+
 func TestFleetAndTemplateVersionOfToday(t *testing.T) {
 	spec := resource.NodeSpec{
 		OS:         &resource.NodeOS{Image: "registry.example/os:1"},

@@ -123,7 +123,7 @@ type unitV1beta1 struct {
 	ActiveState string `json:"activeState,omitempty"`
 
 	Description keptField[string] `json:"description,omitempty"`
-	Enable      keptField[string] `json:"enable,omitempty"`
+	EnableState keptField[string] `json:"enableState,omitempty"`
 	SubState    keptField[string] `json:"subState,omitempty"`
 }
 
@@ -352,6 +352,24 @@ func reconcileDecommissioning(form, canonical jsonObject) {
 	default:
 		delete(spec, "decommissioning")
 	}
+}
+
+// requiredOfADevice is what flightctl's clients read of a Device's status without looking whether it is there, as its own server has it while
+// nothing is known.
+var requiredOfADevice = map[string]any{
+	"/status/conditions":                 []any{},
+	"/status/systemInfo/architecture":    "",
+	"/status/systemInfo/bootID":          "",
+	"/status/systemInfo/operatingSystem": "",
+	"/status/systemInfo/agentVersion":    "",
+	"/status/applications":               []any{},
+	"/status/resources/cpu":              resource.SummaryUnknown,
+	"/status/resources/memory":           resource.SummaryUnknown,
+	"/status/resources/disk":             resource.SummaryUnknown,
+	"/status/integrity/status":           resource.SummaryUnknown,
+	"/status/config/renderedVersion":     "",
+	"/status/os/image":                   "",
+	"/status/os/imageDigest":             "",
 }
 
 // sourceWarnings are about applications that are kept, and that nothing acts on, and about credentials.

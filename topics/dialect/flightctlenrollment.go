@@ -14,6 +14,7 @@ type enrollmentV1alpha1 struct {
 
 		DeviceStatus         keptField[jsonObject] `json:"deviceStatus,omitempty"`
 		KnownRenderedVersion keptField[string]     `json:"knownRenderedVersion,omitempty"`
+		OSMode               keptField[string]     `json:"osMode,omitempty"`
 	} `json:"spec"`
 	Status enrollmentStatus `json:"status,omitzero"`
 }
