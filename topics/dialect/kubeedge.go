@@ -39,12 +39,12 @@ func kubeedgeModel(version string) Kind {
 // samples, have cycles in nanoseconds; larger numbers are read as these.
 const maxMillis = int64(time.Hour / time.Millisecond)
 
-// toMillis reads a cycle.
+// toMillis reads a cycle. KubeEdge takes a negative one; here it is none.
 func toMillis(n int64) int64 {
 	if n > maxMillis {
 		return max(n/int64(time.Millisecond), 1)
 	}
-	return n
+	return max(n, 0)
 }
 
 // fromMillis writes one so that toMillis reads it as it was.
@@ -55,15 +55,20 @@ func fromMillis(ms int64) int64 {
 	return ms
 }
 
-// cycleWarnings returns a warning for each cycle of a form that is so long that it is read as nanoseconds.
+// cycleWarnings returns a warning for each cycle of a form that is so long that it is read as nanoseconds, or negative.
 func cycleWarnings(at string, v any) (doubts []string) {
 	switch v := v.(type) {
 	case jsonObject:
 		for _, name := range slices.Sorted(maps.Keys(v)) {
-			n, ok := v[name].(json.Number)
-			if ns, err := n.Int64(); ok && err == nil && ns > maxMillis && (name == "collectCycle" || name == "reportCycle") {
-				doubts = append(doubts, fmt.Sprintf("%s.%s: %d is more than an hour of milliseconds, and read as nanoseconds: %s",
-					at, name, ns, time.Duration(toMillis(ns))*time.Millisecond))
+			if name == "collectCycle" || name == "reportCycle" {
+				n, _ := v[name].(json.Number)
+				switch cycle, _ := n.Int64(); {
+				case cycle > maxMillis:
+					doubts = append(doubts, fmt.Sprintf("%s.%s: %d is more than an hour of milliseconds, and read as nanoseconds: %s",
+						at, name, cycle, time.Duration(toMillis(cycle))*time.Millisecond))
+				case cycle < 0:
+					doubts = append(doubts, fmt.Sprintf("%s.%s: %d is negative, and taken as none: the default", at, name, cycle))
+				}
 			}
 			doubts = append(doubts, cycleWarnings(at+"."+name, v[name])...)
 		}

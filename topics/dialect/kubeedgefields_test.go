@@ -73,6 +73,23 @@ func TestKubeEdgesCyclesAreNanoseconds(t *testing.T) {
 	require.Contains(t, string(back), `"collectCycle":7200000`, "two hours are two hours again")
 }
 
+// A negative cycle, which KubeEdge takes and published manifests have, is none; it is said so, and shown as it was.
+func TestKubeEdgesNegativeCycleIsNone(t *testing.T) {
+	for version, manifest := range map[string]string{
+		"v1beta1": `{"spec":{"deviceModelRef":{"name":"m"},"nodeName":"n1","protocol":{"protocolName":"x"},
+			"properties":[{"name":"temp","collectCycle":-1,"reportCycle":-1,"visitors":{"protocolName":"x"}}]}}`,
+		"v1alpha2": `{"spec":{"deviceModelRef":{"name":"m"},"protocol":{"customizedProtocol":{"protocolName":"x"}},
+			"propertyVisitors":[{"propertyName":"temp","collectCycle":-1,"reportCycle":-1,"customizedProtocol":{"protocolName":"x"}}]}}`,
+	} {
+		var d resource.Device
+		k := kindNamed(t, version, "Device")
+		readAs(t, k, manifest, &d)
+		require.Zero(t, d.Spec.PropertyVisitors[0].CollectCycle, version)
+		require.Zero(t, d.Spec.PropertyVisitors[0].ReportCycle, version)
+		require.Contains(t, strings.Join(k.Warnings([]byte(manifest)), "\n"), "[0].collectCycle: -1 is negative, and taken as none: the default", version)
+	}
+}
+
 // What a model says of its protocol is its devices', which may say otherwise.
 func TestKubeEdgesModelMayHaveAProtocolConfig(t *testing.T) {
 	var m resource.DeviceModel
