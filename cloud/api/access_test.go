@@ -334,6 +334,21 @@ func TestRepositoriesAreForWhoHasAllNodes(t *testing.T) {
 	require.NotContains(t, string(rules.body), "repositories")
 }
 
+// What nobody may do, since there is nothing of the kind, is refused with that reason, and not with the user's role.
+func TestReviewsSayWhatThereIsNot(t *testing.T) {
+	h := newHubWithUsers(t)
+	for asked, want := range map[string]string{
+		`"verb":"delete","group":"edgebus.io","resource":"devices","subresource":"status"`: "devices.edgebus.io/status can't be asked to delete",
+		`"verb":"get","group":"edgebus.io","resource":"devices","subresource":"scale"`:     "this hub has no devices.edgebus.io/scale",
+		`"verb":"list","group":"apps","resource":"deployments"`:                            "this hub has no deployments.apps",
+		`"verb":"create","resource":"namespaces"`:                                          "namespaces can't be asked to create",
+	} {
+		r := h.ok("POST", authorizationRoot+"/selfsubjectaccessreviews", `{"spec":{"resourceAttributes":{`+asked+`}}}`, "As", "boss")
+		require.Equal(t, false, r.at("status.allowed"))
+		require.Equal(t, want, r.str("status.reason"))
+	}
+}
+
 func TestReviewsTellTheTruth(t *testing.T) {
 	h := newHubWithUsers(t)
 	can := func(as, verb, group, plural, name string) bool {

@@ -322,6 +322,9 @@ func (s *server) routes() http.Handler {
 				return statusErrorf(http.StatusNotFound, "NotFound", "there is nothing at %s, and no Rule that is Ready has this path (edgebus get rules)", r.URL.Path)
 			}
 		}
+		if allow := otherMethods(mux, r); allow != "" {
+			return methodNotAllowed(allow, "%s is not for %s", r.Method, r.URL.Path)
+		}
 		return statusErrorf(http.StatusNotFound, "NotFound", "there is nothing at %s", r.URL.Path)
 	}))
 	return mux
@@ -399,8 +402,28 @@ func (s *server) answerErrors(f func(http.ResponseWriter, *http.Request) error) 
 				w.Header().Set("Retry-After", "1") // clients repeat a request only if told when
 			}
 		}
+		var refused *statusError
+		if errors.As(err, &refused) && refused.allow != "" {
+			w.Header().Set("Allow", refused.allow)
+		}
 		writeJSON(w, int(status.Code), status)
 	})
+}
+
+// allowsReadOnly are the methods that change nothing.
+const allowsReadOnly = "GET, HEAD"
+
+// otherMethods lists the methods with which something else than the last resort of a multiplexer serves a path.
+func otherMethods(mux *http.ServeMux, r *http.Request) string {
+	var served []string
+	for _, method := range []string{http.MethodGet, http.MethodHead, http.MethodPost, http.MethodPut, http.MethodPatch, http.MethodDelete} {
+		other := *r
+		other.Method = method
+		if _, pattern := mux.Handler(&other); pattern != "/" {
+			served = append(served, method)
+		}
+	}
+	return strings.Join(served, ", ")
 }
 
 // request is a request for objects of a kind.
@@ -422,23 +445,26 @@ type request struct {
 
 // object serves /apis/{group}/{version}/[namespaces/{namespace}/]{plural}[/{name}[/status]].
 func (s *server) object(w http.ResponseWriter, r *http.Request) error {
+	if r.Method == http.MethodHead { // it is answered as GET is, and what is written goes nowhere
+		get := *r
+		get.Method, r = http.MethodGet, &get
+	}
 	req, err := s.parse(r)
 	if err != nil {
 		return err
 	}
 	req.nameVersion(w)
 	if req.ownPath && req.kind.WrittenBy != "" && slices.Contains(writeVerbs, req.verb()) {
-		return statusErrorf(http.StatusMethodNotAllowed, "MethodNotAllowed", "%s is not for %s: they are made and changed by %s", r.Method, req.kind.Plural, req.kind.WrittenBy)
+		return methodNotAllowed(allowsReadOnly+", DELETE", "%s is not for %s: they are made and changed by %s", r.Method, req.kind.Plural, req.kind.WrittenBy)
 	}
 	if err := req.authorize(); err != nil {
 		return err
 	}
 	if k := req.kind; k.dialect != nil && k.storeKind() == resource.KindNode && req.subresource == "status" && r.Method == http.MethodGet && accessIn(r.Context()).role == string(topics.RoleNode) {
-		w.Header().Set("Allow", "PUT, PATCH")
-		return statusErrorf(http.StatusMethodNotAllowed, "MethodNotAllowed", "the status is write-only for the Device itself: it is part of the Device, at %s", strings.TrimSuffix(r.URL.Path, "/status"))
+		return methodNotAllowed("PUT, PATCH", "the status is write-only for the Device itself: it is part of the Device, at %s", strings.TrimSuffix(r.URL.Path, "/status"))
 	}
 	if req.kind.readOnly() && r.Method != http.MethodGet {
-		return statusErrorf(http.StatusMethodNotAllowed, "MethodNotAllowed", "%s are read-only: they show what is known of the %s of the same name", req.kind.Plural, req.kind.storeKind())
+		return methodNotAllowed(allowsReadOnly, "%s are read-only: they show what is known of the %s of the same name", req.kind.Plural, req.kind.storeKind())
 	}
 	a := accessIn(r.Context())
 	if a.mayReport(req.verb(), req.kind, req.subresource, req.key.Name) {
@@ -526,7 +552,7 @@ func (s *server) serveCollection(w http.ResponseWriter, r *request) error {
 	case r.Method == http.MethodDelete:
 		return s.writer.deleteCollection(w, r)
 	}
-	return statusErrorf(http.StatusMethodNotAllowed, "MethodNotAllowed", "%s is not for a collection: name an object", r.Method)
+	return methodNotAllowed(allowsReadOnly+", POST, DELETE", "%s is not for a collection: name an object", r.Method)
 }
 
 func (s *server) serveObject(w http.ResponseWriter, r *request) error {
@@ -540,7 +566,11 @@ func (s *server) serveObject(w http.ResponseWriter, r *request) error {
 	case r.Method == http.MethodDelete && r.subresource == "":
 		return s.writer.delete(w, r)
 	}
-	return statusErrorf(http.StatusMethodNotAllowed, "MethodNotAllowed", "%s is not for an object", r.Method)
+	allow := allowsReadOnly + ", PUT, PATCH"
+	if r.subresource == "" {
+		allow += ", DELETE"
+	}
+	return methodNotAllowed(allow, "%s is not for an object", r.Method)
 }
 
 // logSecretAccess logs who asks for Secrets. Writes are answered with the content as well.

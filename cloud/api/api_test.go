@@ -200,12 +200,34 @@ func TestCreateAndGet(t *testing.T) {
 	h.refused(404, "NotFound", "GET", "/apis/edgebus.io/v9/nodes", "")
 	h.refused(404, "NotFound", "GET", apiRoot+"/devices/lamp", "")
 	h.refused(404, "NotFound", "GET", apiRoot+"/namespaces/default/nodes", "")
-	h.refused(405, "MethodNotAllowed", "PUT", namespaceRoot+"/devices", "")
-	h.refused(405, "MethodNotAllowed", "POST", namespaceRoot+"/devices/lamp", "")
 	h.refused(400, "BadRequest", "POST", namespaceRoot+"/devices", lampJSON(`,"namespace":"other"`, ""))
 	h.refused(400, "BadRequest", "POST", namespaceRoot+"/devices", lampJSON(`,"resourceVersion":"1"`, ""))
 	h.refused(400, "BadRequest", "POST", namespaceRoot+"/devicemodels", lampJSON("", ""))
 	h.refused(403, "Forbidden", "POST", namespaceRoot+"/devices", lampJSON(`,"owner":"Fleet/x"`, ""))
+}
+
+// A method that isn't served is answered with those that are, wherever there is anything; HEAD is served as GET is.
+func TestMethodsThatAreServedAreListed(t *testing.T) {
+	h := newHub(t)
+	h.ok("POST", namespaceRoot+"/devices", lampJSON("", ""))
+	for _, c := range []struct{ method, path, allow string }{
+		{"PUT", namespaceRoot + "/devices", "GET, HEAD, POST, DELETE"},
+		{"OPTIONS", namespaceRoot + "/devices", "GET, HEAD, POST, DELETE"},
+		{"POST", namespaceRoot + "/devices/lamp", "GET, HEAD, PUT, PATCH, DELETE"},
+		{"DELETE", namespaceRoot + "/devices/lamp/status", "GET, HEAD, PUT, PATCH"},
+		{"POST", "/api/v1/namespaces", "GET, HEAD"},
+		{"POST", "/version", "GET, HEAD"},
+		{"DELETE", "/healthz", "GET, HEAD"},
+	} {
+		r := h.do(c.method, c.path, "")
+		require.Equal(t, 405, r.code, "%s %s: %s", c.method, c.path, r.body)
+		require.Equal(t, c.allow, r.header.Get("Allow"), c.path)
+	}
+	h.refused(404, "NotFound", "POST", "/nothing", "{}")
+	head := h.do("HEAD", namespaceRoot+"/devices/lamp", "")
+	require.Equal(t, 200, head.code)
+	require.Empty(t, head.body)
+	require.Equal(t, 404, h.do("HEAD", namespaceRoot+"/devices/none", "").code)
 }
 
 func TestForms(t *testing.T) {

@@ -18,6 +18,7 @@ import (
 )
 
 type deleteOptions struct {
+	Kind          string `json:"kind"`
 	Preconditions struct {
 		UID             string `json:"uid"`
 		ResourceVersion string `json:"resourceVersion"`
@@ -44,6 +45,9 @@ func (r *request) deleteOptions() (opts deleteOptions, dry bool, err error) {
 		}
 		if err := json.Unmarshal(raw, &opts); err != nil {
 			return opts, false, badFieldError(err)
+		}
+		if opts.Kind != "" && opts.Kind != "DeleteOptions" { // an object, perhaps, that its client takes for a write of it
+			return opts, false, badRequest("kind", "the body of a DELETE is DeleteOptions, or empty, not %.40q", opts.Kind)
 		}
 	}
 	if err := opts.checkPropagation(); err != nil {

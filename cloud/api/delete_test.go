@@ -113,3 +113,13 @@ func TestModelReleasedAtStart(t *testing.T) {
 	newAPI(hubOptions{Writer: h.store, Options: Options{Reader: h.store, Watcher: h.store, Log: zerolog.Nop()}})
 	h.refused(404, "NotFound", "GET", namespaceRoot+"/devicemodels/dimmable", "")
 }
+
+// An object in the body of a DELETE is no options: its client may have meant a write.
+func TestABodyThatIsNoDeleteOptionsDeletesNothing(t *testing.T) {
+	h := newHub(t)
+	h.ok("POST", namespaceRoot+"/devices", lampJSON("", ""))
+	require.Contains(t, h.refused(400, "BadRequest", "DELETE", namespaceRoot+"/devices/lamp", lampJSON("", "")), `not "Device"`)
+	require.Contains(t, h.refused(400, "BadRequest", "DELETE", namespaceRoot+"/devices", `{"kind":"DeviceList","items":[]}`), `not "DeviceList"`)
+	h.ok("GET", namespaceRoot+"/devices/lamp", "")
+	h.ok("DELETE", namespaceRoot+"/devices/lamp", `{"kind":"DeleteOptions","apiVersion":"meta.k8s.io/v1"}`)
+}

@@ -503,7 +503,7 @@ func TestKubeEdgesNamesAreInErrors(t *testing.T) {
 		{"v1beta1", model + `,"spec":{"properties":[{"name":"a","type":"INT","visitors":{"protocolName":"x"}},{"name":"b","type":"INT","visitors":{}}]}`, "spec.properties[1].visitors.protocolName"},
 		{"v1beta1", device + `,"spec":{` + pump + `,"properties":[{"name":"sped"},{"name":"speed","desired":{"value":"fast"}}]}`, "spec.properties[1].desired.value"},
 		{"v1beta1", device + `,"spec":{` + pump + `,"properties":[{"name":"speed"},{"name":"sped","visitors":{}}]}`, "spec.properties[1].name"},
-		{"v1beta1", device + `,"spec":{` + pump + `,"properties":[{"name":"speed","collectCycle":-1,"visitors":{}}]}`, "spec.properties[0].collectCycle"},
+		{"v1beta1", device + `,"spec":{` + pump + `,"properties":[{"name":"speed","collectCycle":999999999999999999,"visitors":{}}]}`, "spec.properties[0].collectCycle"},
 		{"v1beta1", device + `,"spec":{` + pump + `,"properties":[{"name":"speed"},{"name":"sped","reportToCloud":false}]}`, "spec.properties[1].name"},
 		{"v1beta1", device + `,"spec":{` + pump + `,"properties":[{"name":"speed","pushMethod":{"mqtt":{"address":"tcp://b:1883","topic":"a/#"}}}]}`, "spec.properties[0].pushMethod.mqtt.topic"},
 		{"v1beta1", device + `,"spec":{` + pump + `,"methods":[{"name":"set","propertyNames":["sped"]}]}`, "spec.methods[0].propertyNames[0]"},

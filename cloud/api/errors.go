@@ -23,7 +23,8 @@ import (
 // statusError is an error with the Status that answers it.
 type statusError struct {
 	status metav1.Status
-	err    error // that caused it; may be nil
+	err    error  // that caused it; may be nil
+	allow  string // the methods that are served; empty: another method makes no difference
 }
 
 func (e *statusError) Error() string { return e.status.Message }
@@ -32,6 +33,13 @@ func (e *statusError) Unwrap() error { return e.err }
 // statusErrorf makes an error of an HTTP status.
 func statusErrorf(code int, reason, format string, args ...any) *statusError {
 	return &statusError{status: metav1.Status{Code: int32(code), Reason: metav1.StatusReason(reason), Message: fmt.Sprintf(format, args...)}}
+}
+
+// methodNotAllowed refuses a method. Allow lists those that are served, as HTTP requires of the answer.
+func methodNotAllowed(allow, format string, args ...any) *statusError {
+	e := statusErrorf(http.StatusMethodNotAllowed, "MethodNotAllowed", format, args...)
+	e.allow = allow
+	return e
 }
 
 // withCauses adds the fields that are at fault.
@@ -123,15 +131,15 @@ func (r *request) about(name string, err error) error {
 	of := schema.GroupResource{Group: r.kind.Group, Resource: r.kind.Plural}
 	switch re.Kind {
 	case resource.NotFound:
-		return &statusError{apierrors.NewNotFound(of, name).ErrStatus, err}
+		return &statusError{status: apierrors.NewNotFound(of, name).ErrStatus, err: err}
 	case resource.AlreadyExists:
-		e := &statusError{apierrors.NewAlreadyExists(of, name).ErrStatus, err}
+		e := &statusError{status: apierrors.NewAlreadyExists(of, name).ErrStatus, err: err}
 		if re.Field != "" {
 			e.status.Message += ": " + re.Message
 		}
 		return e
 	case resource.Conflict:
-		return &statusError{apierrors.NewConflict(of, name, fmt.Errorf("%s: %s", conflictMessage, re.Message)).ErrStatus, err}
+		return &statusError{status: apierrors.NewConflict(of, name, fmt.Errorf("%s: %s", conflictMessage, re.Message)).ErrStatus, err: err}
 	}
 	e := kindErrorf(re.Kind, "%v", err).withCauses(statusCauses(re)...)
 	e.err = err

@@ -218,5 +218,5 @@ func managerError(err error) error {
 	if !errors.As(err, &known) {
 		return statusErrorf(http.StatusUnprocessableEntity, "Invalid", "the object can't be applied: %v", err)
 	}
-	return &statusError{known.Status(), err}
+	return &statusError{status: known.Status(), err: err}
 }

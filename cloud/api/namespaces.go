@@ -71,7 +71,7 @@ func (l *lister) serveNamespaces(w http.ResponseWriter, r *http.Request) error {
 	case applies && r.PathValue("name") != "":
 		addWarning(w, "%s; nothing of this Namespace is stored", what)
 	default:
-		return statusErrorf(http.StatusMethodNotAllowed, "MethodNotAllowed",
+		return methodNotAllowed(allowsReadOnly,
 			"%s. It needs no making, and has no labels; it goes when its objects are deleted", what)
 	}
 	return l.showNamespaces(w, r)
@@ -83,7 +83,7 @@ func (l *lister) showNamespaces(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	if httpserver.IsQueryTrue(r.Form, "watch") || r.FormValue("labelSelector")+r.FormValue("fieldSelector") != "" {
-		return statusErrorf(http.StatusMethodNotAllowed, "MethodNotAllowed", "namespaces can be listed, all of them, and read by name; they are not objects that can be watched or selected")
+		return methodNotAllowed(allowsReadOnly, "namespaces can be listed, all of them, and read by name; they are not objects that can be watched or selected")
 	}
 	var names []string
 	one := r.PathValue("name")

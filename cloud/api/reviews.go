@@ -63,12 +63,16 @@ func (z *authorizer) accessReview(w http.ResponseWriter, r *http.Request) error 
 		return badRequest("", "the body must be a SelfSubjectAccessReview")
 	}
 	allowed, err := z.allows(r, review.Spec)
-	if err != nil {
-		return err
-	}
 	status := jsonObject{"allowed": allowed}
 	if a := accessIn(r.Context()); !a.all || !allowed {
 		status["reason"] = a.rule
+	}
+	var missing *unservedError
+	switch {
+	case errors.As(err, &missing):
+		status["reason"] = missing.Error()
+	case err != nil:
+		return err
 	}
 	writeReview(w, authorizationRoot, "SelfSubjectAccessReview", jsonObject{"spec": review.Spec, "status": status})
 	return nil
@@ -77,6 +81,16 @@ func (z *authorizer) accessReview(w http.ResponseWriter, r *http.Request) error 
 func writeReview(w http.ResponseWriter, root, kind string, review jsonObject) {
 	review["apiVersion"], review["kind"], review["metadata"] = strings.TrimPrefix(root, "/apis/"), kind, jsonObject{"creationTimestamp": nil}
 	writeJSON(w, http.StatusCreated, review)
+}
+
+// unservedError says that nobody may do what a review asks, since there is nothing of the kind.
+type unservedError struct{ verb, of string }
+
+func (e *unservedError) Error() string {
+	if e.verb == "" {
+		return "this hub has no " + e.of
+	}
+	return e.of + " can't be asked to " + e.verb
 }
 
 // allows reports whether the user may do what a review asks.
@@ -95,22 +109,28 @@ func (z *authorizer) allows(r *http.Request, spec reviewSpec) (bool, error) {
 		return a.all, nil // all that users have; what only controllers may is asked by name
 	}
 	k := z.reviewedKind(q.Group, q.Resource)
+	of := resourceName(q.Group, q.Resource, q.Subresource)
 	switch {
+	case k == nil && isReview(q.Group, q.Resource):
+		return q.Verb == "create", nil
 	case k == nil:
-		return isReview(q.Group, q.Resource) && q.Verb == "create", nil
+		return false, &unservedError{of: of}
 	case k == &namespaceKind:
-		return slices.Contains(namespaceVerbs, q.Verb) && q.Subresource == "", nil
+		if slices.Contains(namespaceVerbs, q.Verb) && q.Subresource == "" {
+			return true, nil
+		}
+		return false, &unservedError{q.Verb, of}
 	}
 	has := k.verbs()
 	switch q.Subresource {
 	case "":
 	case "status":
 		if has = statusVerbs; k.NoStatus {
-			return false, nil
+			return false, &unservedError{of: of}
 		}
 	default: // of an EnrollmentRequest there is one more
 		if q.Subresource != "approval" || k.Name != resource.KindEnrollmentRequest || k.Group != resource.Group {
-			return false, nil
+			return false, &unservedError{of: of}
 		}
 		has = []string{"create", "update"}
 	}
@@ -118,10 +138,13 @@ func (z *authorizer) allows(r *http.Request, spec reviewSpec) (bool, error) {
 	if q.Verb == "*" {
 		asked = has
 	}
-	if slices.ContainsFunc(asked, func(verb string) bool {
-		return !slices.Contains(has, verb) || !a.mayOn(verb, k, q.Subresource, q.Name)
-	}) {
-		return false, nil
+	for _, verb := range asked {
+		switch {
+		case !slices.Contains(has, verb):
+			return false, &unservedError{verb, of}
+		case !a.mayOn(verb, k, q.Subresource, q.Name):
+			return false, nil
+		}
 	}
 	if q.Name == "" || a.hasEach(k) {
 		return true, nil // for some of them
@@ -135,6 +158,18 @@ func (z *authorizer) allows(r *http.Request, spec reviewSpec) (bool, error) {
 		return k.Namespaced || a.hasNode(q.Name), nil
 	}
 	return err == nil && z.hasStored(r.Context(), a, k, stored), err
+}
+
+// resourceName is what a review calls a resource: devices.edgebus.io/status.
+func resourceName(group, plural, subresource string) string {
+	name := plural
+	if group != "" {
+		name += "." + group
+	}
+	if subresource != "" {
+		name += "/" + subresource
+	}
+	return name
 }
 
 // reviewedKind is the kind that a review asks about; nil: there is none.

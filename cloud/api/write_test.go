@@ -228,6 +228,15 @@ func TestStoreFails(t *testing.T) {
 	require.NotContains(t, msg, "secret")
 }
 
+// A name of a generateName is no longer than a label's value, as in Kubernetes, so that it can be one.
+func TestALongGenerateNameIsCut(t *testing.T) {
+	h := newHub(t)
+	prefix := strings.Repeat("g", 250)
+	name := h.ok("POST", "/api/v1/namespaces/default/configmaps", `{"metadata":{"generateName":"`+prefix+`"}}`).str("metadata.name")
+	require.Len(t, name, 63)
+	require.True(t, strings.HasPrefix(name, prefix[:58]))
+}
+
 // A name that is made and taken already is made again, of a kind whose names are unique in all namespaces as well; not for ever.
 func TestAMadeNameThatIsTakenIsMadeAgain(t *testing.T) {
 	suffixes := []string{"a", "a", "b", "a", "b", "c"}

@@ -101,7 +101,7 @@ func (s *Registry) Create(ctx context.Context, key store.Key, o *Object, w *Writ
 	s.prepareForCreate(key, o, w)
 	for try := 0; ; try++ {
 		if generated {
-			m.Name = m.GenerateName + s.Suffix()
+			m.Name = m.GenerateName[:min(len(m.GenerateName), maxGenerated)] + s.Suffix()
 		}
 		key.Name, m.UID = m.Name, resource.NewUID()
 		created, err := s.create(ctx, key, o, w)
@@ -426,11 +426,16 @@ func (k *Kind) validateStatus(old, wanted *Object) error {
 	return k.ValidateStatus(typed)
 }
 
-const suffixLetters = "bcdfghjklmnpqrstvwxz2456789" // no vowels: no words
+const (
+	suffixLetters = "bcdfghjklmnpqrstvwxz2456789" // no vowels: no words
+	suffixLength  = 5
+	// maxGenerated is how much of a generateName is in the name. With the suffix it is as long as a label's value may be, as in Kubernetes.
+	maxGenerated = 63 - suffixLength
+)
 
 // randomSuffix makes a name of a generateName unique.
 func randomSuffix() string {
-	b := make([]byte, 5)
+	b := make([]byte, suffixLength)
 	_, _ = rand.Read(b) // crypto/rand never fails
 	for i := range b {
 		b[i] = suffixLetters[int(b[i])%len(suffixLetters)]

@@ -364,6 +364,7 @@ func (s *server) suggestion(q query) string {
 
 func (s *server) other(w http.ResponseWriter, r *http.Request) {
 	if r.Method != http.MethodGet && strings.HasPrefix(r.URL.Path, "/apis/") {
+		w.Header().Set("Allow", "GET, HEAD")
 		writeStatus(w, http.StatusMethodNotAllowed, "MethodNotAllowed",
 			"the Device API at the edge is read-only: publish to desired/{property} on the node's broker, or write on the hub")
 		return

@@ -109,6 +109,7 @@ func TestTablesSelectorsAndTheNode(t *testing.T) {
 	require.NoError(t, err)
 	defer resp.Body.Close()
 	require.Equal(t, 405, resp.StatusCode)
+	require.Equal(t, "GET, HEAD", resp.Header.Get("Allow"))
 }
 
 // Who watches the node or models is told what changes, from the list on; who watches one Device, of no other.
