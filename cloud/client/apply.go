@@ -7,6 +7,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"maps"
 	"reflect"
@@ -57,7 +58,7 @@ func Documents(text []byte) (all []Document) {
 	for _, part := range documentSeparator.Split(string(text), -1) {
 		body, err := yaml.YAMLToJSON([]byte(part))
 		if err == nil && string(body) == "null" {
-			continue // nothing but comments
+			continue // nothing but comments, or null
 		}
 		number++
 		if err != nil {
@@ -101,42 +102,72 @@ func jsonDocuments(text []byte) (all []json.RawMessage, ok bool) {
 		if err != nil {
 			return nil, false
 		}
-		all = append(all, body)
+		if string(body) != "null" {
+			all = append(all, body)
+		}
 	}
 }
 
 func newDocument(number int, body []byte) Document {
 	d := Document{Number: number}
 	var list struct {
-		Kind  string            `json:"kind"`
+		resource.TypeMeta
 		Items []json.RawMessage `json:"items"`
 	}
-	bodies := []json.RawMessage{body}
-	if json.Unmarshal(body, &list) == nil && list.Items != nil && strings.HasSuffix(list.Kind, "List") {
-		bodies = list.Items
-	}
-	for _, body := range bodies {
-		var o Object
-		if err := json.Unmarshal(body, &o); err != nil {
-			d.Err = resource.Errorf(resource.Invalid, "", "is no object with apiVersion, kind and metadata: %.60q", body)
-			if wrong := new(json.UnmarshalTypeError); errors.As(err, &wrong) && wrong.Field != "" {
-				d.Err = resource.Errorf(resource.Invalid, wrong.Field, "can't be a %s", wrong.Value)
-			}
-			return d
-		}
-		if err := o.named(); err != nil {
+	if json.Unmarshal(body, &list) != nil || list.Items == nil || !strings.HasSuffix(list.Kind, "List") {
+		o, err := newObject(body, resource.TypeMeta{})
+		if err != nil {
 			d.Err = err
 			return d
 		}
+		d.Objects = []Object{o}
+		return d
+	}
+	var of resource.TypeMeta
+	if kind := strings.TrimSuffix(list.Kind, "List"); kind != "" { // such a list is of one kind, and its items needn't say which
+		of = resource.TypeMeta{APIVersion: list.APIVersion, Kind: kind}
+	}
+	var wrong []error
+	for i, body := range list.Items {
+		o, err := newObject(body, of)
+		if err != nil {
+			wrong = append(wrong, fmt.Errorf("items[%d]: %w", i, err))
+			continue
+		}
 		d.Objects = append(d.Objects, o)
 	}
+	d.Err = errors.Join(wrong...)
 	return d
 }
 
-// named checks that an object has an apiVersion, a kind and a name.
+// newObject reads an object, whose apiVersion and kind may be left out if its list says them.
+func newObject(body []byte, of resource.TypeMeta) (o Object, err error) {
+	if err := json.Unmarshal(body, &o); err != nil {
+		if wrong := new(json.UnmarshalTypeError); errors.As(err, &wrong) && wrong.Field != "" {
+			return o, resource.Errorf(resource.Invalid, wrong.Field, "can't be a %s", wrong.Value)
+		}
+		return o, resource.Errorf(resource.Invalid, "", "is no object with apiVersion, kind and metadata: %.60q", body)
+	}
+	if of.Kind != "" && o.APIVersion == "" && o.Kind == "" {
+		tree, err := o.Tree()
+		if err != nil {
+			return o, err
+		}
+		tree["apiVersion"], tree["kind"] = of.APIVersion, of.Kind
+		if body, err = json.Marshal(tree); err != nil {
+			return o, err
+		}
+		return newObject(body, resource.TypeMeta{})
+	}
+	return o, o.named()
+}
+
+// named checks that an object has an apiVersion, a kind, and a name or what one is made of.
 func (o Object) named() error {
 	for _, field := range []struct{ name, value, example string }{
-		{"apiVersion", o.APIVersion, ", such as edgebus.io/v1alpha1: edgebus kinds lists them"}, {"kind", o.Kind, ", such as Device: edgebus kinds lists them"}, {"metadata.name", o.Metadata.Name, ""},
+		{"apiVersion", o.APIVersion, ", such as edgebus.io/v1alpha1: edgebus kinds lists them"},
+		{"kind", o.Kind, ", such as Device: edgebus kinds lists them"},
+		{"metadata.name", o.Metadata.Name + o.Metadata.GenerateName, ""},
 	} {
 		if field.value == "" {
 			return resource.Errorf(resource.Invalid, field.name, "is missing%s", field.example)
@@ -175,6 +206,9 @@ type Change struct {
 	After  Object
 }
 
+// ErrGenerateName says that an object of a manifest has no name of its own.
+var ErrGenerateName = resource.Errorf(resource.Invalid, "metadata.name", "is missing: an object with a generateName can be created, and nothing else")
+
 // Apply creates an object, or changes it as a manifest says, and leaves fields alone that the manifest doesn't have. Fields
 // that an earlier apply had, and this one doesn't, are removed.
 //
@@ -186,6 +220,9 @@ type Change struct {
 func (c *Client) Apply(ctx context.Context, k Kind, namespace string, o Object, how WriteOptions) (Change, error) {
 	if !k.Namespaced {
 		namespace = ""
+	}
+	if o.Metadata.Name == "" {
+		return Change{}, ErrGenerateName
 	}
 	wanted, err := o.annotated(namespace)
 	if err != nil {

@@ -336,7 +336,12 @@ func TestDocuments(t *testing.T) {
 		"no kind":        {"apiVersion: v1\nmetadata: {name: a}", []int{0}, "kind: is missing"},
 		"no name":        {"apiVersion: v1\nkind: A", []int{0}, "metadata.name: is missing"},
 		"odd metadata":   {"apiVersion: v1\nkind: A\nmetadata: 3", []int{0}, "metadata: can't be a number"},
-		"item no object": {"kind: List\nitems: [3]", []int{0}, "is no object"},
+		"item no object": {"kind: List\nitems: [3]", []int{0}, "items[0]: is no object"},
+		"one bad item":   {"kind: List\nitems: [{apiVersion: v1, kind: A, metadata: {name: a}}, {kind: A}, {apiVersion: v1, kind: A, metadata: {name: b}}]", []int{2}, "items[1]: apiVersion: is missing"},
+		"list of a kind": {"apiVersion: v1\nkind: ConfigMapList\nitems: [{metadata: {name: a}}, {apiVersion: v1, kind: ConfigMap, metadata: {name: b}}]", []int{2}, ""},
+		"generated name": {"apiVersion: v1\nkind: A\nmetadata: {generateName: a-}", []int{1}, ""},
+		"null":           {"null\n---\n" + lamp + "---\n~\n", []int{1}, ""},
+		"null in JSON":   {`{"apiVersion":"v1","kind":"A","metadata":{"name":"a"}} null`, []int{1}, ""},
 		"empty":          {"# nothing\n", nil, ""},
 	} {
 		var objects []int
@@ -352,6 +357,16 @@ func TestDocuments(t *testing.T) {
 		}
 		require.Equal(t, c.objects, objects, name)
 	}
+}
+
+// The items of a list of one kind are of that kind, as they are in an answer of the API, whose items don't say so.
+func TestItemsOfAListOfAKind(t *testing.T) {
+	d := Documents([]byte("apiVersion: edgebus.io/v1alpha1\nkind: DeviceList\nitems: [{metadata: {name: a}, spec: {nodeName: n1}}]"))[0]
+	require.NoError(t, d.Err)
+	require.Equal(t, resource.TypeMeta{APIVersion: "edgebus.io/v1alpha1", Kind: "Device"}, d.Objects[0].TypeMeta)
+	tree, err := d.Objects[0].Tree()
+	require.NoError(t, err)
+	require.Equal(t, map[string]any{"apiVersion": "edgebus.io/v1alpha1", "kind": "Device", "metadata": map[string]any{"name": "a"}, "spec": map[string]any{"nodeName": "n1"}}, tree)
 }
 
 func TestDocumentsTellOfKeysThatAreThereTwice(t *testing.T) {

@@ -3,6 +3,7 @@
 package objects
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -128,6 +129,9 @@ type applyResult struct {
 
 func (o *applyOptions) apply(ctx context.Context, m manifest) applyResult {
 	r := applyResult{manifest: m}
+	if o.create && errors.Is(r.err, client.ErrGenerateName) {
+		r.err = nil
+	}
 	if r.err != nil {
 		return r
 	}
@@ -157,7 +161,9 @@ func (o *applyOptions) apply(ctx context.Context, m manifest) applyResult {
 	}
 	body, err := json.Marshal(tree)
 	if err == nil {
-		_, err = o.Create(ctx, k, namespace, body, how)
+		var made client.Object
+		made, err = o.Create(ctx, k, namespace, body, how)
+		r.label = printer.Label(k, cmp.Or(m.object.Metadata.Name, made.Metadata.Name))
 	}
 	r.outcome, r.err = client.Created, err
 	return r

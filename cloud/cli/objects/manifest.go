@@ -26,7 +26,7 @@ var applyRanks = map[string]int{"Namespace": -4, "Secret": -3, "ConfigMap": -3, 
 type manifest struct {
 	object client.Object
 	where  string // file and document
-	err    error  // why it can't be read
+	err    error  // why it can't be read; client.ErrGenerateName: it has no name
 	// warning is what of its document is there, and doesn't count.
 	warning string
 }
@@ -115,7 +115,11 @@ func parseManifests(file string, text []byte) (all []manifest) {
 			all = append(all, manifest{where: where, err: d.Err})
 		}
 		for _, o := range d.Objects {
-			all = append(all, manifest{object: o, where: where, warning: d.Warning})
+			m := manifest{object: o, where: where, warning: d.Warning}
+			if o.Metadata.Name == "" {
+				m.err = client.ErrGenerateName
+			}
+			all = append(all, m)
 		}
 	}
 	return all

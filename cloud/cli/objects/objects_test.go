@@ -82,6 +82,16 @@ func TestOutputAsKubectlHasIt(t *testing.T) {
 	_, errs := clitest.Run(t, exitcode.Refused, "create", "-f", filepath.Join(dir, "a.yaml"))
 	require.Contains(t, errs, `devices.edgebus.io "a" already exists`)
 
+	generated := clitest.WriteFile(t, dir, "generated.yaml", "apiVersion: v1\nkind: ConfigMap\nmetadata: {generateName: made-}\n")
+	for range 2 {
+		out, _ := clitest.Run(t, 0, "create", "-f", generated)
+		require.Regexp(t, `^configmap/made-.{5} created\n$`, out)
+	}
+	for _, command := range []string{"apply", "delete", "diff"} {
+		_, errs = clitest.Run(t, exitcode.Refused, command, "-f", generated)
+		require.Contains(t, errs, "metadata.name: is missing: an object with a generateName can be created, and nothing else")
+	}
+
 	output := func(args ...string) string {
 		out, _ := clitest.Run(t, 0, append([]string{"get"}, args...)...)
 		return out
