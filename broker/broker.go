@@ -94,7 +94,7 @@ func New(opts Options) (*Broker, error) {
 	b.sys.b = b
 	b.retained = newRetainedMessages(b.quotas.retained, opts.Now, b.store)
 	b.dispatcher = &messageDispatcher{
-		router: b.router, retained: b.retained, store: b.store, fanout: session.NewFanout(), now: opts.Now, node: opts.Node,
+		router: b.router, retained: b.retained, store: b.store, fanout: session.NewFanout(), now: b.opts.storedTime, node: opts.Node,
 		log: b.sampledLog, dropLog: sampledLogger(opts.Log),
 	}
 	b.router.dropped = b.dispatcher.dropped

@@ -12,6 +12,7 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+	"unsafe"
 
 	"github.com/mochi-mqtt/server/v2/packets"
 	"github.com/stretchr/testify/require"
@@ -400,6 +401,39 @@ func TestAClockSetBackOverARestart(t *testing.T) {
 	require.LessOrEqual(t, pk.Properties.MessageExpiryInterval, uint32(100))
 	watch.ack(packets.Puback, pk.PacketID)
 	require.Equal(t, []string{"due"}, watch.collect(1))
+}
+
+// setBack is a time as the wall clock says it that was set back; the monotonic clock goes on.
+func setBack(now time.Time, hours uint64) time.Time {
+	(*struct{ wall uint64 })(unsafe.Pointer(&now)).wall -= hours * 3600 << 30 //nolint:gosec // G103: time has no way to make one
+	return now
+}
+
+// A clock that is set back under the broker makes nothing that is stored meanwhile older.
+func TestAClockSetBackUnderTheBroker(t *testing.T) {
+	dir := t.TempDir()
+	var wrong atomic.Bool
+	options := func(o *Options) {
+		o.Now = func() time.Time {
+			if wrong.Load() {
+				return setBack(time.Now(), 72)
+			}
+			return time.Now()
+		}
+	}
+	b, stop := startKept(t, dir, options)
+	wrong.Store(true)
+	require.InDelta(t, 72, time.Since(b.opts.Now().Round(0)).Hours(), 1)
+	require.Less(t, time.Since(b.opts.Now()), time.Hour)
+	sub := openClient(t, b, "sub", withSessionExpiry(3600))
+	sub.sub("a", 1)
+	sub.leave(b, "sub")
+	openClient(t, b, "pub").publish1("a", "a client's", withProperties(packets.Properties{MessageExpiryInterval: 3600}))
+	b.Publish(Message{Topic: "a", Payload: []byte("the program's"), QoS: 1, Props: Properties{Expiry: 3600}})
+	stop()
+	wrong.Store(false)
+	b, _ = startKept(t, dir, options)
+	require.Equal(t, []string{"a client's", "the program's"}, openClient(t, b, "sub", persistentSession).collect(2))
 }
 
 // What was kept before the clock was set is as old as the broker's run.
