@@ -223,7 +223,7 @@ func (s *SharedLog) Serve(br *broker.Broker, st *disk.Store) func(context.Contex
 		}
 		s.peers.Handle(carriedMQTT, func(stream peer.Stream) { s.serveCarried(br, stream) })
 		defer s.peers.Handle(carriedMQTT, nil)
-		feed := mirror.Feed{Objects: st, Owner: s.instance}
+		feed := mirror.Feed{OwnObjects: st, Owner: s.instance}
 		s.peers.Handle(purposeMirror, func(stream peer.Stream) {
 			err := feed.Serve(ctx, stream)
 			s.log.Debug().Err(err).Str("hub", stream.Hub).Msg("a hub is told of objects no more")

@@ -33,6 +33,8 @@ type frame struct {
 	Listed bool   // the events are objects of a list, which replaces what there was once it is Whole
 	Whole  bool
 	Rev    uint64 // there is everything up to here
+	// More follows of what the owner has had since. Of an object that has changed again there is nothing yet, not even that it was made.
+	More   bool
 	Events []store.Event
 }
 
@@ -43,7 +45,7 @@ func (f frame) parts() iter.Seq[frame] {
 		for i, e := range f.Events {
 			more := len(e.Object.Data) + len(e.Object.Status)
 			if i > from && size+more > frameBytes {
-				if !yield(frame{Listed: f.Listed, Events: f.Events[from:i]}) {
+				if !yield(frame{Listed: f.Listed, More: true, Events: f.Events[from:i]}) {
 					return
 				}
 				size, from = 0, i
@@ -61,9 +63,15 @@ type Objects interface {
 	store.Watcher
 }
 
+// OwnObjects are those of the hub that serves.
+type OwnObjects interface {
+	Objects
+	Changed(kind string) (rev, changed uint64, objects int)
+}
+
 // Feed tells other hubs what objects of a kind there are.
 type Feed struct {
-	Objects
+	OwnObjects
 	Owner uint64 // a number of this process's own
 }
 
@@ -100,8 +108,10 @@ func (f Feed) Serve(ctx context.Context, conn net.Conn) error {
 		for i := range events {
 			events[i].Old = nil
 		}
+		_, changed, _ := f.Changed(q.Kind)
+		rev := stream.Rev()
 		// At the beginning, too: the other hub is to know whom it hears.
-		if err = send(frame{Rev: stream.Rev(), Events: events}); err == nil {
+		if err = send(frame{Rev: rev, More: rev < changed, Events: events}); err == nil {
 			events, err = stream.Next(ctx)
 		}
 	}

@@ -61,6 +61,7 @@ type kindMirror struct {
 	Copy
 	mu    sync.Mutex
 	owner uint64        // who was heard last; 0: the list has not come, or nothing in time
+	more  bool          // is to come before there is all that the owner had at one revision
 	risen chan struct{} // is closed when there is more
 	read  time.Time
 }
@@ -126,9 +127,10 @@ func (s *Set) Await(ctx context.Context, kind string, owner, changed, rev uint64
 	k, err := s.of(kind)
 	for err == nil {
 		k.mu.Lock()
-		is, risen := k.owner, k.risen
+		_, has := k.Extent()
+		is, risen := k.owner == owner && !k.more && has >= changed, k.risen
 		k.mu.Unlock()
-		if _, has := k.Extent(); is == owner && has >= changed {
+		if is {
 			k.Apply(nil, rev)
 			return nil
 		}
@@ -249,10 +251,13 @@ func (s *Set) hear(ctx context.Context, kind string, k *kindMirror) error {
 			}
 			listed = nil
 		} else {
+			k.mu.Lock()
+			k.more = k.more || f.More // before anybody reads them
+			k.mu.Unlock()
 			k.Apply(f.Events, f.Rev)
 		}
 		k.mu.Lock()
-		k.owner = f.Owner
+		k.owner, k.more = f.Owner, f.More
 		close(k.risen)
 		k.risen = make(chan struct{})
 		k.mu.Unlock()

@@ -5,6 +5,7 @@ package mirror
 import (
 	"context"
 	"errors"
+	"fmt"
 	"math/rand/v2"
 	"net"
 	"path/filepath"
@@ -225,6 +226,76 @@ func TestAMirrorThatIsLateIsNone(t *testing.T) {
 	require.Equal(t, owner, again)
 }
 
+// heldStore has watches whose events come when they are let.
+type heldStore struct {
+	*disk.Store
+	next chan struct{}
+}
+
+type heldStream struct {
+	store.Stream
+	next chan struct{}
+}
+
+func (s heldStore) Watch(ctx context.Context, of store.Key, from uint64) (store.Stream, error) {
+	stream, err := s.Store.Watch(ctx, of, from)
+	return heldStream{stream, s.next}, err
+}
+
+func (s heldStream) Next(ctx context.Context) ([]store.Event, error) {
+	<-s.next
+	return s.Stream.Next(ctx)
+}
+
+// An object that has changed again since comes with its last change, and so after others that were written later than it was made: until then the mirror lacks what its
+// owner had.
+func TestAMirrorHasAllOnlyWhenItHasCaughtUp(t *testing.T) {
+	o := disk.Options{Path: filepath.Join(t.TempDir(), "log")}
+	st, err := disk.Open(o)
+	require.NoError(t, err)
+	defer st.Close()
+	c := newCluster(o)
+	defer c.Close()
+	node := store.Object{Key: store.Key{Kind: "Node", Name: "before"}, Data: []byte("{}")}
+	_, err = st.Create(t.Context(), node)
+	require.NoError(t, err)
+	require.NoError(t, c.await(st, "Node"))
+	c.lost()
+	node.Name = "twice"
+	twice, err := st.Create(t.Context(), node)
+	require.NoError(t, err)
+	for i := range 256 { // as many as a watch returns at a time
+		node.Name = fmt.Sprint("n", i)
+		_, err := st.Create(t.Context(), node)
+		require.NoError(t, err)
+	}
+	rev, changed, _ := st.Changed("Node")
+	twice.Data = []byte(`{"a":1}`)
+	_, err = st.Update(t.Context(), twice, 0)
+	require.NoError(t, err)
+
+	held := heldStore{st, make(chan struct{})}
+	c.mu.Lock()
+	c.feed = &Feed{held, 7}
+	c.ctx, c.stop = context.WithCancel(t.Context())
+	c.mu.Unlock()
+	defer c.lost()
+	held.next <- struct{}{}
+	k, err := c.of("Node")
+	require.NoError(t, err)
+	require.Eventually(t, func() bool {
+		_, has := k.Extent()
+		return has >= changed
+	}, time.Minute, time.Millisecond)
+	ctx, stop := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer stop()
+	require.ErrorIs(t, c.Await(ctx, "Node", 7, changed, rev), context.DeadlineExceeded)
+	close(held.next)
+	require.NoError(t, c.Await(t.Context(), "Node", 7, changed, rev))
+	_, err = c.Get(t.Context(), twice.Key)
+	require.NoError(t, err)
+}
+
 // What is told at a time has a bound, however large objects are, and there is everything up to its revision only with the last part.
 func TestFramesHaveABound(t *testing.T) {
 	event := func(size int) store.Event {
@@ -249,6 +320,7 @@ func TestFramesHaveABound(t *testing.T) {
 			require.True(t, part.Listed)
 			require.Equal(t, len(has) == len(c.want), part.Whole, name)
 			require.Equal(t, part.Whole, part.Rev == 7, name)
+			require.Equal(t, part.Whole, !part.More, name)
 		}
 		require.Equal(t, c.want, has, name)
 	}
