@@ -57,6 +57,7 @@ func TestMistakesOfNewcomersAreExplained(t *testing.T) {
 		{"delete device ../x", exitcode.Misused, `"../x" can't be a name: `},
 		{"describe device ..", exitcode.Misused, `".." can't be a name: `},
 		{"get device lamp -o jsonpath={.a", exitcode.Misused, "unclosed action"},
+		{"get device lamp -o jsonpath=", exitcode.Misused, "it looks like jsonpath='{.items[*].metadata.name}' (it is empty)"},
 		{"get device lamp -o jsonpath", exitcode.Misused, "yaml, name, jsonpath=TEMPLATE"},
 		{"get device lamp --sort-by .metadata.name", exitcode.Misused, "--sort-by is for all objects of one kind"},
 		{"create lamp.yaml", exitcode.Misused, "manifests are given with -f: edgebus create -f lamp.yaml"},

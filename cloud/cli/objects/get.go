@@ -59,7 +59,7 @@ decides which kinds exist, and what their tables show: edgebus kinds lists them.
 		RunE:              func(cmd *cobra.Command, args []string) error { return o.run(cmd, args) },
 	}
 	cmd.Flags().BoolVarP(&o.watch, "watch", "w", false, "show every change after that, until ctrl-C")
-	cmd.Flags().StringVar(&o.sortBy, "sort-by", "", "sort by a field, as kubectl does: .status.lastSeen, or '{.metadata.name}'")
+	cmd.Flags().StringVar(&o.sortBy, "sort-by", "", "sort by a field, such as .status.lastSeen: numbers as such, all else as text, and what lacks it first")
 	cmd.Flags().BoolVar(&o.rendered, "rendered", false, "of a node: what it is to apply, as its spec was rendered, as yaml unless -o says json")
 	o.register(cmd)
 	return cmd
@@ -162,7 +162,7 @@ func (o *getOptions) show(k client.Kind, t client.Table, note string) error {
 	switch {
 	case o.isTable():
 		if o.table == nil || o.table.Kind.Qualified() != k.Qualified() {
-			if o.table != nil && o.table.Headed && len(t.Rows) > 0 {
+			if o.table != nil && o.table.Headed && len(t.Rows) > 0 && !o.withoutHeadings {
 				fmt.Fprintln(o.out)
 			}
 			o.table = &printer.TablePrinter{Out: o.out, Wide: o.output == "wide", Namespaces: o.all && k.Namespaced, Kind: k, Named: o.mixed, Labels: o.showLabels, WithoutHeading: o.withoutHeadings}

@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"cmp"
 	"encoding/json"
+	"errors"
 	"io"
 	"slices"
 	"strconv"
@@ -22,6 +23,9 @@ const jsonPathPrefix = "jsonpath=" // of --output
 
 // parsePath reads a template as kubectl has it, or a path without braces.
 func parsePath(text string) (*jsonpath.JSONPath, error) {
+	if text == "" {
+		return nil, errors.New("it is empty")
+	}
 	if !strings.Contains(text, "{") {
 		text = "{." + strings.TrimPrefix(text, ".") + "}"
 	}

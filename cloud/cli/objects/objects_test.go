@@ -97,6 +97,7 @@ func TestOutputAsKubectlHasIt(t *testing.T) {
 		return out
 	}
 	require.Regexp(t, `^a +n1 .*\nb +n1 .*\nc +n1 .*\n$`, output("devices", "--no-headers"))
+	require.Regexp(t, `^device/a .*\ndevice/b .*\ndevice/c .*\nnode/n1 .*\n$`, output("devices,nodes", "--no-headers"))
 	require.Regexp(t, `^NAME .* AGE +LABELS\na .* floor=2,room=a\nb .*floor=2,room=b\nc .*\n$`, output("devices", "--show-labels"))
 	require.Equal(t, "a b c", output("devices", "-o", "jsonpath={.items[*].metadata.name}"))
 	require.Equal(t, "a=9\nb=40\nc=7\n", output("devices", "-o", `jsonpath={range .items[*]}{.metadata.name}={.spec.desired.brightness}{"\n"}{end}`))
