@@ -75,8 +75,8 @@ func newRolloutStatus() *cobra.Command {
 		Use:   "status FLEET",
 		Short: "Show how far a rollout is, until it is finished or stops",
 		Long: `Show how far the rollout of a fleet is: on a terminal as a bar that moves, elsewhere as a line for each change.
-The command ends when the last batch is over (exit code 0), when too many nodes have failed (1), or after
---timeout (6). A rollout that is paused, outside of its window or waits for nodes that are offline is
+The command ends when the last batch is over (exit code 0), when too many nodes have failed (1; of a fleet
+without a rolloutPolicy, any), or after --timeout (6). A rollout that is paused, outside of its window or waits for nodes that are offline is
 waited for. With --now it shows the state once and ends with 0.`,
 		Example: "  edgebus rollout status shops\n  edgebus rollout status shops --timeout 20m || edgebus rollout undo shops\n  edgebus rollout status shops --now",
 	}, o.status)
@@ -319,6 +319,10 @@ func (o *rolloutOptions) status(ctx context.Context) error {
 		return exitcode.Errorf(exitcode.Failed, "%s halted, and was rolled back to %s", r.RolledBackFrom, r.TemplateVersion)
 	case !isFinished(o.fleet):
 		return exitcode.Errorf(exitcode.Failed, "the rollout of %s has stopped: %s", o.fleet.Metadata.Name, unfinishedReason(o.fleet))
+	}
+	if r := o.fleet.Status.Rollout; r.FailedNodes > 0 && o.fleet.Spec.RolloutPolicy == nil { // nothing says how many may fail
+		said := fmt.Sprintf("%d of %d nodes of %s failed to get %s: %s", r.FailedNodes, r.Nodes, o.fleet.Metadata.Name, r.TemplateVersion, terminal.Printable(r.Message, 500))
+		return exitcode.Errorf(exitcode.Failed, "%s", strings.TrimSuffix(said, ": "))
 	}
 	return nil
 }

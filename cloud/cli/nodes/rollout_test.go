@@ -108,6 +108,11 @@ func TestRolloutStatus(t *testing.T) {
 	_, errs = clitest.Run(t, exitcode.Failed, "rollout", "status", "shops")
 	require.Contains(t, errs, "the rollout of shops has stopped: Halted: 2 of 4 failed")
 	clitest.Run(t, 0, "rollout", "status", "shops", "--now")
+
+	// nothing says how many may fail: the fleet is not Ready then, and neither is its rollout a success
+	h.status(resource.RolloutStatus{TemplateVersion: "shops-0000003", Batch: 1, Batches: 1, Nodes: 4, Updated: 3, FailedNodes: 1, FinishedAt: "2026-11-22T10:00:00Z", Message: "node n1: no room"})
+	_, errs = clitest.Run(t, exitcode.Failed, "rollout", "status", "shops")
+	require.Contains(t, errs, "1 of 4 nodes of shops failed to get shops-0000003: node n1: no room")
 }
 
 func TestRolloutPausesAndIsUndone(t *testing.T) {
