@@ -89,7 +89,7 @@ func (d *ClusterDiagnosis) checkEngine() {
 			d.add(true, MarkLook, "", "the log's server %s is behind by %s", s.Name, amountOf(s.Lag, "operation"))
 			continue
 		}
-		advice = "one more server that is lost stops the log meanwhile. If it isn't less behind in a minute: stop it, delete its store_dir, start it; if it is behind again, look at its disk and its network"
+		advice = "one more server that is lost stops the log meanwhile. If it isn't less behind in a minute: stop it, delete its store_dir if there is nothing but this log in it, start it; if it is behind again, look at its disk and its network"
 		if !e.Quorum || whole < e.Replicas-1 { // then it may be needed as it is: each frame has to be on enough of the others
 			advice = ""
 		}

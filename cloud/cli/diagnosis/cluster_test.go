@@ -43,7 +43,7 @@ func TestEachFaultOfAClusterHasAFindingWithWhatToDo(t *testing.T) {
 		"server stays behind": {func(s *resource.ClusterStatus) {
 			n := &s.Engine.Servers[2]
 			n.Current, n.Lag, n.BehindSeconds = false, 1474, 47
-		}, "n3 is behind by 1474 operations, for 47s\n  → one more server that is lost stops the log meanwhile. If it isn't less behind in a minute: stop it, delete its store_dir", MarkWrong},
+		}, "n3 is behind by 1474 operations, for 47s\n  → one more server that is lost stops the log meanwhile. If it isn't less behind in a minute: stop it, delete its store_dir if there is nothing but this log in it", MarkWrong},
 		"server stays behind, and the leader is alone": {func(s *resource.ClusterStatus) { // then it may be the only one that has something
 			s.Engine.Quorum = false
 			for i := range s.Engine.Servers[1:] {
