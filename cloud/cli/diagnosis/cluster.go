@@ -72,14 +72,15 @@ func (d *ClusterDiagnosis) checkEngine() {
 	d.add(!e.Quorum, MarkWrong, "start the servers that are missing: nothing is acknowledged until most are there", "the log's servers have no quorum")
 	whole := 0
 	for _, s := range e.Servers {
-		if s.Current {
+		if s.Current && !s.Offline {
 			whole++
 		}
 	}
+	last := e.Quorum && whole == e.Replicas/2+1 // of five servers two may be lost
 	for _, s := range e.Servers {
-		advice := "start it: if one more is lost nothing is acknowledged"
-		if !e.Quorum {
-			advice = "start it"
+		advice := "start it"
+		if last {
+			advice += ": if one more is lost nothing is acknowledged"
 		}
 		d.add(s.Offline, MarkWrong, advice, "the log's server %s is gone", s.Name)
 		if s.Offline || s.Current {
@@ -89,9 +90,11 @@ func (d *ClusterDiagnosis) checkEngine() {
 			d.add(true, MarkLook, "", "the log's server %s is behind by %s", s.Name, amountOf(s.Lag, "operation"))
 			continue
 		}
-		advice = "one more server that is lost stops the log meanwhile. If it isn't less behind in a minute: stop it, delete its store_dir if there is nothing but this log in it, start it; if it is behind again, look at its disk and its network"
+		advice = "if it isn't less behind in a minute: stop it, delete its store_dir if there is nothing but this log in it, start it; if it is behind again, look at its disk and its network"
 		if !e.Quorum || whole < e.Replicas-1 { // then it may be needed as it is: each frame has to be on enough of the others
 			advice = ""
+		} else if last {
+			advice += ". If one more is lost meanwhile nothing is acknowledged"
 		}
 		d.add(true, MarkWrong, advice, "the log's server %s is behind by %s, for %s", s.Name, amountOf(s.Lag, "operation"), roundSeconds(s.BehindSeconds))
 	}

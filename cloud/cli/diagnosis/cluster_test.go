@@ -38,12 +38,17 @@ func TestEachFaultOfAClusterHasAFindingWithWhatToDo(t *testing.T) {
 		"no answer":                       {func(s *resource.ClusterStatus) { s.Engine = resource.ClusterEngine{Error: "timeout"} }, "don't answer: timeout", MarkWrong},
 		"no quorum":                       {func(s *resource.ClusterStatus) { s.Engine.Quorum = false }, "no quorum", MarkWrong},
 		"wrong settings":                  {func(s *resource.ClusterStatus) { s.Engine.Wrong = "it drops frames" }, "it drops frames", MarkWrong},
-		"server gone":                     {func(s *resource.ClusterStatus) { s.Engine.Servers[2].Offline = true }, "server n3 is gone", MarkWrong},
-		"server behind":                   {func(s *resource.ClusterStatus) { s.Engine.Servers[2].Current, s.Engine.Servers[2].Lag = false, 9 }, "n3 is behind by 9", MarkLook},
+		"server gone":                     {func(s *resource.ClusterStatus) { s.Engine.Servers[2].Offline = true }, "server n3 is gone\n  → start it: if one more is lost nothing is acknowledged\n", MarkWrong},
+		"one server of five gone": {func(s *resource.ClusterStatus) { // two may be lost
+			s.Engine.Replicas = 5
+			s.Engine.Servers = append(s.Engine.Servers, resource.ClusterServer{Name: "n4", Current: true}, resource.ClusterServer{Name: "n5", Offline: true})
+		}, "server n5 is gone\n  → start it\n", MarkWrong},
+		"server behind": {func(s *resource.ClusterStatus) { s.Engine.Servers[2].Current, s.Engine.Servers[2].Lag = false, 9 }, "n3 is behind by 9", MarkLook},
 		"server stays behind": {func(s *resource.ClusterStatus) {
 			n := &s.Engine.Servers[2]
 			n.Current, n.Lag, n.BehindSeconds = false, 1474, 47
-		}, "n3 is behind by 1474 operations, for 47s\n  → one more server that is lost stops the log meanwhile. If it isn't less behind in a minute: stop it, delete its store_dir if there is nothing but this log in it", MarkWrong},
+		}, "n3 is behind by 1474 operations, for 47s\n  → if it isn't less behind in a minute: stop it, delete its store_dir if there is nothing but this log in it, start it; if it is behind again, " +
+			"look at its disk and its network. If one more is lost meanwhile nothing is acknowledged\n", MarkWrong},
 		"server stays behind, and the leader is alone": {func(s *resource.ClusterStatus) { // then it may be the only one that has something
 			s.Engine.Quorum = false
 			for i := range s.Engine.Servers[1:] {
