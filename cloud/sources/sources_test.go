@@ -478,7 +478,7 @@ func TestASuffixStaysBelowTheRepositorysPath(t *testing.T) {
 	base := repo("https://host.example/team", "token", "verysecret")
 	for _, suffix := range []string{
 		"/../other", "/a/../../other", "/..", "/%2e%2e/other", "/%2E./other", "/a%2f..%2f..%2fother", "/%252e%252e/other", `/..\other`, "/a%5c..%5cother", "/..;x=y/other", "/./x",
-		"/a/..?v=1",
+		"/a/..?v=1", "/%zz", "/a%2", "/a\x7f",
 	} {
 		_, err := sourceAddress(base, suffix)
 		requireReason(t, Invalid, err)
@@ -487,6 +487,9 @@ func TestASuffixStaysBelowTheRepositorysPath(t *testing.T) {
 			Name: "x", ConfigType: resource.ConfigHTTP, HTTPRef: &resource.HTTPRef{Repository: "web", Suffix: suffix, FilePath: "/etc/x"},
 		}}
 		require.ErrorContains(t, n.Validate(), "spec.config[0].httpRef.suffix", suffix)
+		if strings.Contains(suffix, "%zz") {
+			require.ErrorContains(t, n.Validate(), `"/%zz": must be a part of an address: each '%' stands before two hexadecimal digits`)
+		}
 	}
 	for _, suffix := range []string{"/a/b", "/a..b/...", "/100%25", "/x?of=../y", "?v=1"} {
 		at, err := sourceAddress(base, suffix)

@@ -596,5 +596,9 @@ func checkSuffix(p *causeList, field, text string) {
 	}
 	if text != "" && (text[0] != '/' && text[0] != '?' || len(text) > maxPath || strings.ContainsAny(text, "\\#\x00\r\n") || strings.HasPrefix(text, "//")) {
 		p.add(field, "%s: must begin with one '/', or with '?', and have no fragment", clipText(text))
+		return
+	}
+	if _, err := url.Parse("https://host" + text); err != nil {
+		p.add(field, "%s: must be a part of an address: each '%%' stands before two hexadecimal digits, and there is no control character", clipText(text))
 	}
 }
