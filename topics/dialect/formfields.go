@@ -166,24 +166,38 @@ func deviceFieldV1beta1(form jsonObject, list, entry, rest string) string {
 	return ""
 }
 
-// modelFieldV1beta1: a visitor stands in its property.
+// modelFieldV1beta1: a visitor stands in its property, and the canonical form has a list of them for each protocol, in the order in which they come first.
 func modelFieldV1beta1(form jsonObject, list, entry, rest string) string {
-	if m := visitorOfModel.FindStringSubmatch(rest); m != nil && list == "propertyVisitors" && entry == "0" { // a model has one protocol, mostly
-		var first string
+	if list != "propertyVisitors" {
+		return ""
+	}
+	if strings.HasPrefix(rest, ".config") {
+		return "spec.protocolConfigData" + strings.TrimPrefix(rest, ".config")
+	}
+	protocolOf := func(e jsonObject) (protocol string, is bool) {
+		v, _ := e["visitors"].(jsonObject)
+		protocol, _ = v["protocolName"].(string)
+		return strings.ToLower(protocol), v != nil
+	}
+	if m := visitorOfModel.FindStringSubmatch(rest); m != nil {
+		var protocols []string
+		for _, e := range entries(form, "spec", "properties") {
+			if p, is := protocolOf(e); is && !slices.Contains(protocols, p) {
+				protocols = append(protocols, p)
+			}
+		}
 		at := entryAt(form, "spec", "properties", m[1], func(e jsonObject) bool {
-			v, _ := e["visitors"].(jsonObject)
-			name, _ := v["protocolName"].(string)
-			first = cmp.Or(first, name)
-			return v != nil && strings.EqualFold(name, first)
+			p, is := protocolOf(e)
+			return is && fmt.Sprint(slices.Index(protocols, p)) == entry
 		})
 		return appendField(at, strings.Replace(m[2], ".config", ".visitors.configData", 1))
 	}
-	if list != "propertyVisitors" || rest != ".protocol" {
+	if rest != ".protocol" {
 		return ""
 	}
 	return appendField(entryAt(form, "spec", "properties", "0", func(e jsonObject) bool {
-		v, _ := e["visitors"].(jsonObject)
-		return v != nil && (v["protocolName"] == nil || v["protocolName"] == "")
+		p, is := protocolOf(e)
+		return is && p == ""
 	}), ".visitors.protocolName")
 }
 
