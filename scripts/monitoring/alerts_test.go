@@ -75,6 +75,13 @@ func readRuleTests(t *testing.T) []ruleTest {
 	return file.Tests
 }
 
+// A summary is right whether there is one or more of what it counts.
+func TestSummariesCountAfterwards(t *testing.T) {
+	for _, r := range readRules(t) {
+		require.NotRegexp(t, `\{\{ \$value \}\} \w`, r.Annotations["summary"], r.Alert)
+	}
+}
+
 // Each alert fires where it should, and not where things are nearly as bad, or not for long enough.
 func TestEachAlertFiresAndKeepsQuiet(t *testing.T) {
 	rules, tried := readRules(t), map[string]bool{}

@@ -396,7 +396,7 @@ type TemplateVersionStatus struct {
 	// UpdatedAt is the time when the references were last resolved.
 	UpdatedAt string `json:"updatedAt,omitempty"`
 	// RolledOutAt is the time when the last batch of its rollout ended and all batches had succeeded; empty if that has not
-	// happened.
+	// happened, or if no node has had it.
 	RolledOutAt string `json:"rolledOutAt,omitempty"`
 	// Conditions say why a version can't be rolled out.
 	// +listType=map

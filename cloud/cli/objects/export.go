@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -99,8 +100,11 @@ func (o *exportOptions) run(cmd *cobra.Command, args []string) error {
 
 // exportedKinds are the kinds that are meant, in the order in which they can be applied.
 func (o *exportOptions) exportedKinds(ctx context.Context, args []string) (kinds []client.Kind, err error) {
-	for _, name := range args {
+	for i, name := range args {
 		k, err := o.Kind(ctx, name)
+		if errors.Is(err, resource.NotFound) && (i > 0 || strings.Contains(name, "/")) { // it is an object's
+			err = exitcode.Errorf(exitcode.Misused, "%q is no kind: export takes kinds, such as devices, and -l for some of their objects; edgebus get KIND/NAME -o yaml writes one", name)
+		}
 		if err != nil {
 			return nil, err
 		}

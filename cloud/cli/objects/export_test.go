@@ -49,6 +49,17 @@ func TestAnExportIsPrivate(t *testing.T) {
 	require.Positive(t, files)
 }
 
+// Whoever names one object learns that an export is of kinds, and what writes one.
+func TestAnExportTakesNoNames(t *testing.T) {
+	clitest.StartHub(t)
+	for _, args := range [][]string{{"export", "device/lamp"}, {"export", "device", "lamp"}, {"export", "device", "a/b"}} {
+		_, said := clitest.Run(t, 2, args...)
+		require.Regexp(t, `edgebus: "(device/)?(lamp|a/b)" is no kind: export takes kinds, such as devices, .*; edgebus get KIND/NAME -o yaml writes one\n`, said)
+	}
+	_, said := clitest.Run(t, 3, "export", "devises")
+	require.Contains(t, said, "did you mean devices?")
+}
+
 func TestAnExportMakesTheSameHub(t *testing.T) {
 	old := clitest.StartHub(t)
 	dir := t.TempDir()
