@@ -77,7 +77,7 @@ func Run(ctx context.Context, o Options) (err error) {
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, dir.Close()) }()
+	defer func() { err = errors.Join(dir.ExplainFull(err), dir.Close()) }()
 	metrics := metrics.New(o.Version)
 	commits := metrics.Commits()
 	records, shared, err := openRecords(ctx, o, metrics, commits.ForStore("sessions"))

@@ -57,7 +57,7 @@ func Run(ctx context.Context, o Options) (err error) {
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, dir.Close()) }()
+	defer func() { err = errors.Join(dir.ExplainFull(err), dir.Close()) }()
 	registry := metrics.New(o.Version)
 	commits := registry.Commits()
 	key, err := openSecretsKey(cfg.Data.Dir, log)

@@ -3,6 +3,7 @@
 package history
 
 import (
+	"os"
 	"path/filepath"
 	"strconv"
 	"testing"
@@ -90,4 +91,27 @@ func TestFullDiskStopsTheHistoryAndNothingElse(t *testing.T) {
 	got, err := copied.Read(t.Context(), q)
 	require.NoError(t, err)
 	require.Equal(t, want.Times[:len(want.Times)-2], got.Times[:len(want.Times)-2])
+}
+
+// A store that never had room for anything, not even for its identity, opens on the full disk, as often as it takes. With its first file it has the identity.
+func TestAHistoryOpensOnADiskThatIsFull(t *testing.T) {
+	disk := testdisk.New(t, 16)
+	dir := filepath.Join(disk.Dir, "node")
+	require.NoError(t, os.Mkdir(dir, 0o700))
+	require.NoError(t, disk.Fill())
+	c := openClocked(t, dir, 4<<20)
+	c.record(hallSeries, temperatureProperty, "1")
+	c.pass(time.Minute)
+	require.Contains(t, c.Stats().Stopped, "no space left on device")
+	c.reopen()
+	_, err := OpenCopy(Options{Dir: dir, Bytes: 4 << 20, Log: zerolog.Nop()})
+	require.NoError(t, err)
+	require.NoError(t, disk.Free())
+	c.record(hallSeries, temperatureProperty, "2")
+	c.pass(2 * time.Minute)
+	require.Empty(t, c.Stats().Stopped)
+	id := c.id
+	require.NotEmpty(t, id)
+	c.reopen()
+	require.Equal(t, id, c.id)
 }

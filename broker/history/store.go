@@ -141,7 +141,7 @@ func Open(o Options) (*Store, error) {
 		return nil, err
 	}
 	var err error
-	if s.id, err = readID(filepath.Join(o.Dir, "id")); err != nil {
+	if s.id, err = readID(o.Dir); err != nil {
 		return nil, err
 	}
 	if err := s.openFiles(); err != nil {
@@ -150,15 +150,23 @@ func Open(o Options) (*Store, error) {
 	return s, nil
 }
 
-// readID reads the identity of a store. One that begins anew has another one, so that who copies it begins anew as well.
-func readID(path string) (string, error) {
-	text, err := os.ReadFile(path)
+// readID reads the identity of a store. One that begins anew has another one, so that who copies it begins anew as well. A program starts on a full disk,
+// too: then begin writes it.
+func readID(dir string) (string, error) {
+	text, err := os.ReadFile(idPath(dir))
 	if id := strings.TrimSpace(string(text)); id != "" || err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return id, err
 	}
 	id := resource.NewUID()
-	return id, datadir.WriteFile(path, []byte(id+"\n"))
+	if err := writeID(dir, id); !datadir.IsFull(err) {
+		return id, err
+	}
+	return id, nil
 }
+
+func writeID(dir, id string) error { return datadir.WriteFile(idPath(dir), []byte(id+"\n")) }
+
+func idPath(dir string) string { return filepath.Join(dir, "id") }
 
 func (s *Store) path(number uint64, suffix string) string {
 	return filepath.Join(s.o.Dir, fmt.Sprintf("%012d%s", number, suffix))
@@ -545,6 +553,11 @@ func (s *Store) restate(from, now time.Time) {
 
 // begin makes a new log, which says of each series what is known of it: so each file can be read without those before.
 func (s *Store) begin(now time.Time) error {
+	if info, err := os.Stat(idPath(s.o.Dir)); err != nil || info.Size() == 0 {
+		if err := writeID(s.o.Dir, s.id); err != nil {
+			return err
+		}
+	}
 	s.number++
 	w, err := createLog(s.path(s.number, logSuffix))
 	if err != nil {

@@ -10,7 +10,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/edgebus/edgebus/broker/wal"
+	"github.com/edgebus/edgebus/broker/daemon/datadir"
 	testdisk "github.com/edgebus/edgebus/test/disk"
 )
 
@@ -106,11 +106,11 @@ func TestOnAFullDiskWhatMakesRoomIsNotRefusedWithTheRest(t *testing.T) {
 	j.Commit(nil, func(err error) { empty = err; close(all) })
 	j.committing.Unlock()
 	<-all
-	require.True(t, wal.IsFull(puts), puts)
+	require.True(t, datadir.IsFull(puts), puts)
 	require.NoError(t, deletes)
 	require.NoError(t, most, "it frees more than it takes")
-	require.True(t, wal.IsFull(little), little)
-	require.True(t, wal.IsFull(empty), empty)
+	require.True(t, datadir.IsFull(little), little)
+	require.True(t, datadir.IsFull(empty), empty)
 	require.Len(t, readRecords(t, j), len(ids)-3+2)
 	require.NoError(t, j.Close())
 }

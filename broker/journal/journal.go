@@ -20,6 +20,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promauto"
 	"github.com/rs/zerolog"
 
+	"github.com/edgebus/edgebus/broker/daemon/datadir"
 	"github.com/edgebus/edgebus/broker/ordered"
 	"github.com/edgebus/edgebus/broker/wal"
 )
@@ -458,7 +459,7 @@ const retryDelay = time.Second // of changes without a done, after a failure
 func (j *Journal) process(g *commitGroup) {
 	began := time.Now()
 	err := j.commit(g)
-	if wal.IsFull(err) && j.opts.Shared == nil {
+	if datadir.IsFull(err) && j.opts.Shared == nil {
 		j.commitReserved(g)
 	}
 	if j.opts.Committed != nil && !g.empty() {
@@ -481,7 +482,7 @@ func (j *Journal) process(g *commitGroup) {
 		}
 	}
 	j.failing = err != nil
-	j.stats.full.Store(wal.IsFull(err) || j.stats.full.Load() && g.empty())
+	j.stats.full.Store(datadir.IsFull(err) || j.stats.full.Load() && g.empty())
 	for _, c := range g.calls {
 		switch {
 		case c.done == nil:
@@ -641,7 +642,7 @@ func (j *Journal) compact() bool {
 			j.opts.Log.Warn().Err(err).Msg(j.opts.Name + ": not compacted")
 		}
 		j.failing = true
-		j.stats.full.Store(wal.IsFull(err))
+		j.stats.full.Store(datadir.IsFull(err))
 	}
 	return false
 }

@@ -26,7 +26,7 @@ func (l *Log) readConfirmed() {
 // openConfirmed opens the file for writing. A log opens without one that a full disk has no room for.
 func (l *Log) openConfirmed() (err error) {
 	l.confirmed, err = datadir.OpenConfirmed(l.confirmedPath(), l.endNumbers())
-	if IsFull(err) {
+	if datadir.IsFull(err) {
 		l.opts.Log.Warn().Err(err).Msg(l.opts.Name + ": where it ends can't be recorded before the next start, so that one can't tell whether what was written last is missing")
 		return nil
 	}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/edgebus/edgebus/broker/daemon/datadir"
 	testdisk "github.com/edgebus/edgebus/test/disk"
 )
 
@@ -39,7 +40,7 @@ func TestAProbeOnAFullDiskSaysThatItIsFull(t *testing.T) {
 		_, err = f.Write(large)
 	}
 	require.NoError(t, f.Close())
-	require.True(t, IsFull(l.Probe(len(large))), "others have filled the disk")
+	require.True(t, datadir.IsFull(l.Probe(len(large))), "others have filled the disk")
 	require.NoError(t, os.Remove(ballast))
 	require.Eventually(t, func() bool { return l.Probe(len(large)) == nil }, time.Minute, 10*time.Millisecond)
 	appendFrames(t, l, "b"+string(large))

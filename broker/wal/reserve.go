@@ -3,12 +3,12 @@
 package wal
 
 import (
-	"errors"
 	"fmt"
 	"io"
 	"os"
 	"path/filepath"
-	"syscall"
+
+	"github.com/edgebus/edgebus/broker/daemon/datadir"
 )
 
 // A full disk can only get room again by writing: what is deleted is deleted by a frame, and a segment is retired by one. The
@@ -20,9 +20,6 @@ type diskReserve struct {
 
 // ReserveSlack is what a file system may need besides a frame's own bytes: a block for its end, one for the next segment, and metadata.
 const ReserveSlack = 64 << 10
-
-// IsFull reports whether an error says that the disk, or what its quota leaves of it, is full.
-func IsFull(err error) bool { return errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) }
 
 // Reserved is how many bytes are reserved now.
 func (l *Log) Reserved() int64 {
@@ -62,7 +59,7 @@ func (r *diskReserve) restock(dir string, size int64) error {
 }
 
 func ignoreUnlessFull(err error) error {
-	if IsFull(err) {
+	if datadir.IsFull(err) {
 		return err
 	}
 	return nil
@@ -84,7 +81,7 @@ func (l *Log) AppendReserved(frame []byte, keep int64) (at Position, err error) 
 	l.writing.Lock()
 	defer l.writing.Unlock()
 	at, err = l.append(frame)
-	if IsFull(err) && l.reserve.release(int64(len(frame))+ReserveSlack, keep) {
+	if datadir.IsFull(err) && l.reserve.release(int64(len(frame))+ReserveSlack, keep) {
 		at, err = l.append(frame)
 	}
 	return at, err

@@ -262,7 +262,7 @@ func (l *Log) Cut() error {
 		return err
 	}
 	err := l.begin(l.segments.end().Segment + 1)
-	if IsFull(err) && l.reserve.release(ReserveSlack, 0) {
+	if datadir.IsFull(err) && l.reserve.release(ReserveSlack, 0) {
 		err = l.begin(l.segments.end().Segment + 1)
 	}
 	return err

@@ -148,7 +148,10 @@ func OpenAuthority(o AuthorityOptions) (*Authority, error) {
 		err = a.readOwn()
 	}
 	if err == nil {
-		err = a.writeRecord(ctx)
+		if err = a.writeRecord(ctx); rec != nil && datadir.IsFull(err) { // as when the list of revocations changed: the next start tries again
+			a.warnUnrecorded(err)
+			err = nil
+		}
 	}
 	if err != nil {
 		return nil, err
@@ -240,9 +243,13 @@ func (a *Authority) recordRevocation(node string) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if err := a.writeRecord(context.Background()); err != nil {
-		a.o.Log.Warn().Err(err).Msg("the record of the authority's files could not be written: an older copy of " + revokedName + " would not be noticed")
+		a.warnUnrecorded(err)
 	}
 	return nil
+}
+
+func (a *Authority) warnUnrecorded(err error) {
+	a.o.Log.Warn().Err(err).Msg("the record of the authority's files could not be written: an older copy of " + revokedName + " would not be noticed")
 }
 
 // recordIssued has other hubs know up to when certificates were made, by this one's clock.

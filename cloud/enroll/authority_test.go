@@ -4,6 +4,7 @@ package enroll
 
 import (
 	"bytes"
+	"context"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
@@ -12,6 +13,7 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -19,6 +21,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/edgebus/edgebus/broker"
+	"github.com/edgebus/edgebus/cloud/store"
 	"github.com/edgebus/edgebus/cloud/store/disk"
 	"github.com/edgebus/edgebus/topics/resource"
 )
@@ -402,4 +405,41 @@ func TestDamagedAndOlderFilesOfTheAuthorityAreRefused(t *testing.T) {
 	}
 	_, err = again()
 	require.NoError(t, err)
+}
+
+// fullDisk is a store's writer whose disk has no room.
+type fullDisk struct {
+	store.Writer
+	full bool
+}
+
+func (f *fullDisk) Update(ctx context.Context, o store.Object, expect uint64) (store.Object, error) {
+	if f.full {
+		return o, store.UnknownOutcome(syscall.ENOSPC)
+	}
+	return f.Writer.Update(ctx, o, expect)
+}
+
+// A hub whose record of the authority's files could not be written when a node was revoked starts on the disk that is still full, and what was
+// revoked stays so. The next start with room writes the record.
+func TestAHubStartsWithoutRoomForTheRecordOfItsAuthority(t *testing.T) {
+	st, err := disk.Open(disk.Options{Path: filepath.Join(t.TempDir(), "log")})
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = st.Close() })
+	dir, c, w := t.TempDir(), &clock{at: time.Now()}, &fullDisk{Writer: st}
+	again := func() *Authority {
+		a, err := OpenAuthority(AuthorityOptions{Dir: dir, NodeValidity: time.Hour, Log: zerolog.Nop(), Now: c.now, Reader: st, Writer: w})
+		require.NoError(t, err)
+		return a
+	}
+	a := again()
+	w.full = true
+	require.NoError(t, a.revoked.add("n1", "", false))
+	a = again()
+	require.NotZero(t, a.revoked.at("n1"))
+	w.full = false
+	a = again()
+	rec, _, err := readRecord(t.Context(), st)
+	require.NoError(t, err)
+	require.Equal(t, a.revoked.newest(), rec.LastRevocation)
 }

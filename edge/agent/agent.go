@@ -185,7 +185,7 @@ func Run(ctx context.Context, o Options) (err error) {
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, dir.Close()) }()
+	defer func() { err = errors.Join(dir.ExplainFull(err), dir.Close()) }()
 	store, err := openFiles(o)
 	if err != nil {
 		return err
@@ -310,14 +310,22 @@ func (a *agent) recover() error {
 	} else if found != files.RecoveryClean {
 		a.log.Warn().Str("files", string(found)).Str("rendered_version", version).Msg("an update was interrupted")
 	}
-	return a.save(func(s *agentState) {
+	note := func(s *agentState) {
 		if boot := a.o.BootID(); boot != s.Boot {
 			s.Rebooted, s.Boot, s.BootSeen = s.Boot != "", boot, a.now()
 		}
 		if s.Update != nil {
 			s.Update = s.Update.resumed(found == files.RecoverySwapped)
 		}
-	})
+	}
+	if err = a.save(note); datadir.IsFull(err) { // an agent starts on a full disk, too, and the next state that is written has it
+		a.log.Error().Err(err).Msg("what the start has found is not stored")
+		a.mu.Lock()
+		note(&a.state)
+		a.mu.Unlock()
+		err = nil
+	}
+	return err
 }
 
 // work makes one update after another, and looks for drift in between.

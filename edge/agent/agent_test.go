@@ -22,6 +22,7 @@ import (
 	"github.com/edgebus/edgebus/broker/client"
 	"github.com/edgebus/edgebus/configs"
 	"github.com/edgebus/edgebus/edge/agent/files"
+	"github.com/edgebus/edgebus/test/disk"
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
@@ -646,4 +647,30 @@ func TestAHookThatHasSucceededIsRunOnce(t *testing.T) {
 		}
 	}
 	t.Fatal("the agent takes more than 100 steps")
+}
+
+// An agent starts on a full disk: what it applied stays, a new version fails for want of room, and both that and what the start found are stored when there
+// is some.
+func TestAnAgentStartsOnAFullDisk(t *testing.T) {
+	small := disk.New(t, 8)
+	r := newTestAgent(t, func(c *configs.Agent) { c.Data.Dir = filepath.Join(small.Dir, "data") })
+	r.send("spec", specOfVersion("1", textFile("/etc/a", "one")))
+	r.settle()
+	require.Equal(t, "one", r.file("etc/a"))
+	r.stop()
+	r.boot = "boot-2"
+	require.NoError(t, small.Fill())
+	r.start()
+	require.Contains(t, r.condition("Rebooted"), "boot-2")
+	require.Equal(t, "1", r.reportNow(nil).RenderedVersion)
+	r.send("spec", specOfVersion("2", textFile("/etc/a", "two")))
+	r.runOnce(t.Context())
+	require.Equal(t, "one", r.file("etc/a"))
+	require.Contains(t, r.reportNow(nil).Failed.Message, "no space left on device")
+	require.NoError(t, small.Free())
+	require.Eventually(t, func() bool { r.runOnce(t.Context()); return r.file("etc/a") == "two" }, time.Minute, 10*time.Millisecond)
+	r.stop()
+	r.start()
+	require.Contains(t, r.condition("Rebooted"), "boot-2")
+	require.Equal(t, "2", r.reportNow(nil).RenderedVersion)
 }

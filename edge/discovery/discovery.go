@@ -101,7 +101,7 @@ func Run(ctx context.Context, o Options) (err error) {
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, dir.Close()) }()
+	defer func() { err = errors.Join(dir.ExplainFull(err), dir.Close()) }()
 	serving, dialling, err := wire.MutualTLS(o.Config.TCP.TLS)
 	if err != nil {
 		return fmt.Errorf("tcp.tls: %w", err)

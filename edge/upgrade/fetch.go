@@ -304,12 +304,7 @@ func verifyFile(path string, a resource.ArtifactProgram) error {
 	return checkContent(a.Name, f, nil, a.Size, a.Digest)
 }
 
-// isDiskFull says whether an error is of a disk without room.
-func isDiskFull(err error) bool {
-	return errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT)
-}
-
 // isDiskError says whether an error is of the disk and not of a connection.
 func isDiskError(err error) bool {
-	return isDiskFull(err) || errors.Is(err, syscall.EROFS) || errors.Is(err, syscall.EIO) || errors.Is(err, os.ErrPermission)
+	return datadir.IsFull(err) || errors.Is(err, syscall.EROFS) || errors.Is(err, syscall.EIO) || errors.Is(err, os.ErrPermission)
 }

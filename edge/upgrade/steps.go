@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/edgebus/edgebus/broker/daemon/datadir"
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
@@ -349,7 +350,7 @@ func (u *Upgrader) takeRevert(ctx context.Context, up *upgradeRecord) (stepResul
 		up.RevertError = ""
 		return resultDone, nil
 	}
-	if ctx.Err() != nil || isDiskFull(err) {
+	if ctx.Err() != nil || datadir.IsFull(err) {
 		return resultAgain, err
 	}
 	up.RevertError = err.Error()

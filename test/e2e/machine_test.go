@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"os"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -282,6 +283,25 @@ func TestFullDisk(t *testing.T) {
 			require.NoError(t, m.Term(name))
 			m.Up(name)
 			m.whole()
+		})
+	}
+}
+
+// A program that has no data yet doesn't start on a full disk. It says which directory needs room, and starts when there is some.
+func TestFirstStartOnAFullDisk(t *testing.T) {
+	for _, name := range []string{"hub", "core"} {
+		t.Run(name, func(t *testing.T) {
+			d := disk.New(t, 64)
+			s := stand.New(t, 1)
+			data := filepath.Join(d.Dir, "data")
+			require.NoError(t, os.Mkdir(data, 0o700))
+			require.NoError(t, d.Fill())
+			require.Error(t, s.Start(t.Context(), name, "--data-dir", data))
+			says := failsToStart(t, s, name)
+			require.Contains(t, says, "the data directory "+data+" can't be used")
+			require.Contains(t, says, "no space left on device: make room on that disk")
+			require.NoError(t, d.Free())
+			s.Up(name)
 		})
 	}
 }

@@ -153,6 +153,14 @@ func lockFile(lock *os.File, path string) error {
 	return &InUse{path, cmp.Or(strings.TrimSpace(string(text)), "another process")}
 }
 
+// ExplainFull says of an error of a full disk which directory needs room.
+func (d *Dir) ExplainFull(err error) error {
+	if !IsFull(err) {
+		return err
+	}
+	return explainError(d.Path, err)
+}
+
 // InUse is the error for a directory that another process uses.
 type InUse struct{ Path, Holder string }
 
@@ -167,7 +175,7 @@ func explainError(path string, err error) error {
 		advice = ": mount it writable, or choose another directory with --data-dir"
 	case errors.Is(err, os.ErrPermission):
 		advice = ": give it to the user that this program runs as, or choose another directory with --data-dir"
-	case errors.Is(err, syscall.ENOSPC):
+	case IsFull(err):
 		advice = ": make room on that disk"
 	}
 	return fmt.Errorf("the data directory %s can't be used: %w%s", path, err, advice)

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"syscall"
 )
 
 // WriteFile writes a file whole or not at all, durably, for its owner only.
@@ -25,6 +26,9 @@ func WriteFile(path string, text []byte) error {
 	}
 	return SyncDir(filepath.Dir(path))
 }
+
+// IsFull reports whether an error says that the disk, or what its quota leaves of it, is full.
+func IsFull(err error) bool { return errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) }
 
 // FormatError is of a file that is in another format than this program's.
 type FormatError struct{ found, own int }
