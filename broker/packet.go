@@ -284,6 +284,9 @@ func (r *packetReader) varint() (v uint32) {
 	for shift := 0; shift < 28; shift += 7 {
 		b := r.uint8()
 		v |= uint32(b&0x7F) << shift
+		if b == 0 && shift > 0 { // fewer bytes say the same
+			break
+		}
 		if b < 0x80 {
 			return v
 		}
