@@ -113,7 +113,9 @@ func New(o Options) http.Handler {
 		as.URL.RawPath, as.URL.RawQuery = "", q.Encode()
 		mux.ServeHTTP(w, as)
 	})
-	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") })
+	alive := func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") }
+	mux.HandleFunc("GET /healthz", alive)
+	mux.HandleFunc("GET /livez", alive)
 	mux.HandleFunc("GET /readyz", s.ready)
 	mux.Handle("GET /metrics", o.Metrics)
 	if o.Alerts != nil {
@@ -166,7 +168,7 @@ func New(o Options) http.Handler {
 // isPublic reports whether a path is served without authentication, or by what authenticates requests itself.
 func (s *server) isPublic(path string) bool {
 	switch path {
-	case "/healthz", "/readyz":
+	case "/healthz", "/livez", "/readyz":
 		return true
 	case "/session", "/mqtt":
 		return s.Browsers != nil

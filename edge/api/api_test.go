@@ -239,6 +239,17 @@ func TestErrorsAreStatusObjects(t *testing.T) {
 	require.Equal(t, 405, resp.StatusCode)
 }
 
+// The paths that probes of Kubernetes ask are those of the hub.
+func TestProbes(t *testing.T) {
+	_, url := newTestServer(t)
+	for _, path := range []string{"/healthz", "/livez", "/readyz"} {
+		resp, err := http.Get(url + path)
+		require.NoError(t, err)
+		require.NoError(t, resp.Body.Close())
+		require.Equal(t, 200, resp.StatusCode, path)
+	}
+}
+
 func TestWatchResumesWhereTheListEnded(t *testing.T) {
 	f, url := newTestServer(t)
 	f.set("lamp", "OFF")
