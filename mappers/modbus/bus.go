@@ -144,7 +144,7 @@ func (b *bus) request(ctx context.Context, s *session, q wire.Request, timeout t
 			return nil, err
 		}
 		data, err = b.do(ctx, s, q, timeout)
-		for first := true; wire.IsTimeout(err) && !errors.Is(err, wire.ErrLate) && b.mayBeDeaf(first && !s.driver.patient) && !q.IsWrite(); first = false {
+		for first := b.silent == 0; wire.IsTimeout(err) && !errors.Is(err, wire.ErrLate) && b.mayBeDeaf(first && !s.driver.patient) && !q.IsWrite(); first = false {
 			noted := b.note(s, q, err)
 			if b.client == nil { // it was given up
 				return nil, noted
@@ -205,8 +205,17 @@ func (b *bus) connect(ctx context.Context, s *session) error {
 	return nil
 }
 
+// mostSilent is how many requests in a row without an answer end the connection: two to units that have answered over it. One over which none has answered
+// yet stays for the turns of some more, which may be dead: a fresh one costs the first of them a second request.
+func (b *bus) mostSilent() int {
+	if len(b.answered) > 0 {
+		return 2
+	}
+	return min(int(b.shares.Load())+1, 6)
+}
+
 // note keeps or ends the connection after a request, and learns of it. One time-out says nothing about the connection: a unit may be
-// dead, or a register. Two in a row of units that have answered over it do.
+// dead, or a register. Several in a row do.
 func (b *bus) note(s *session, q wire.Request, err error) error {
 	unit, now := s.config.unit, time.Now()
 	var refused wire.Exception
@@ -233,7 +242,7 @@ func (b *bus) note(s *session, q wire.Request, err error) error {
 			b.silent++
 		}
 	}
-	if b.silent >= 2 && !b.mayBeDeaf(false) && !s.driver.patient || b.client.MixesUp() {
+	if b.silent >= b.mostSilent() && !b.mayBeDeaf(false) && !s.driver.patient || b.client.MixesUp() {
 		b.disconnect()
 	}
 	return err

@@ -8,6 +8,7 @@ import (
 	"net"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -248,6 +249,44 @@ func TestADeadUnitHarmsNoNeighbour(t *testing.T) {
 		}
 	}
 	require.EqualValues(t, 1, connections.Load(), "the dead unit's time-outs don't end the connection of the others")
+}
+
+// A gateway may be deaf just after connecting: the first request over a connection is made again, and not those to each dead unit behind it.
+func TestDeadUnitsBehindAFreshConnectionAreAskedOnce(t *testing.T) {
+	t.Parallel()
+	habits := &Habits{}
+	const living = 4
+	var mu sync.Mutex
+	asked := map[uint8]int{}
+	habits.before(func(r *wire.Reply) {
+		mu.Lock()
+		defer mu.Unlock()
+		asked[r.Unit]++
+		r.Silent = r.Silent || r.Unit < living
+	})
+	sim, err := NewSimulator(SimulatorOptions{Habits: habits, Units: living})
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = sim.Close() })
+	driver := New(Options{})
+	var units []*session
+	for unit := range living {
+		s, err := driver.Open(t.Context(), mappers.Device{
+			Name: fmt.Sprint(unit), Config: map[string]string{"address": sim.Addr(), "unit": fmt.Sprint(unit + 1), "timeout": (deafTime + 100*time.Millisecond).String()}, Properties: blockProperties(3),
+		})
+		require.NoError(t, err)
+		t.Cleanup(func() { _ = s.Close() })
+		units = append(units, s.(*session))
+	}
+	for i, s := range units {
+		if err := s.Ping(t.Context()); i+1 == living {
+			require.NoError(t, err)
+		} else {
+			require.True(t, wire.IsTimeout(err), err)
+		}
+	}
+	mu.Lock()
+	defer mu.Unlock()
+	require.Equal(t, map[uint8]int{1: 2, 2: 1, 3: 1, 4: 1}, asked)
 }
 
 func TestWritesWithTheFunctionsThatTheDeviceKnows(t *testing.T) {
