@@ -20,7 +20,8 @@ type bus struct {
 	free   chan struct{} // has capacity 1; who takes what is in it may use the rest
 
 	client     *wire.Client
-	target     wire.Target // of the client
+	target     wire.Target  // of the client
+	before     *wire.Client // the connection before
 	answered   map[uint8]bool
 	silent     int // requests in a row to units that have answered over the connection, and didn't
 	lastAnswer time.Time
@@ -107,7 +108,7 @@ func (b *bus) close() {
 func (b *bus) disconnect() {
 	if b.client != nil {
 		_ = b.client.Close()
-		b.client = nil
+		b.client, b.before = nil, b.client
 	}
 	clear(b.answered)
 	b.silent = 0
@@ -193,6 +194,7 @@ func (b *bus) connect(ctx context.Context, s *session) error {
 	}
 	c, err := wire.Dial(ctx, s.config.target, wire.Options{
 		Timeout: s.config.timeout, ConnectDelay: max(s.config.connectDelay, b.learned.connectDelay), Strict: s.config.strict,
+		After: b.before,
 	})
 	if err != nil {
 		if ctx.Err() != nil {

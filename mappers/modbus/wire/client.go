@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"math/rand/v2"
 	"net"
 	"os"
@@ -21,6 +22,8 @@ type Options struct {
 	// Strict has answers with another transaction or unit than the request's taken for nothing. Otherwise they are the answer to the only
 	// request there is, unless an earlier one has been given up.
 	Strict bool
+	// After is the connection before, if there was one: a gateway may send over this one what it was asked over that one.
+	After *Client
 }
 
 // Client is a connection. It is used by one goroutine at a time.
@@ -39,6 +42,7 @@ type Client struct {
 	answers     int       // since it was made
 
 	lost      map[uint16]bool    // transactions that were given up
+	before    map[uint16]bool    // those of the connections before
 	lateUntil map[byte]time.Time // until when a unit's answer to a request that was given up may come: without transactions
 	echoes    bool               // answers have their requests' transactions
 	foreign   bool               // they have others
@@ -96,6 +100,13 @@ func Dial(ctx context.Context, t Target, o Options) (*Client, error) {
 		target: t, o: o, conn: conn, framing: t.framing(answerSize), received: make(chan receivedBytes, 4), done: make(chan struct{}),
 		transaction: uint16(rand.Uint32()), lost: map[uint16]bool{}, lateUntil: map[byte]time.Time{}, //nolint:gosec // G404: no secret
 	}
+	if b := o.After; b != nil && b.target == t && !b.foreign {
+		c.transaction, c.before = b.transaction, b.lost
+		if len(b.before) < 64 { // else most never come
+			maps.Copy(c.before, b.before)
+		}
+	}
+	c.o.After = nil
 	c.readyAt = time.Now().Add(o.ConnectDelay)
 	go c.receive()
 	return c, nil
@@ -229,6 +240,7 @@ func (c *Client) await(ctx context.Context, unit byte, q Request, sent []byte, t
 		select {
 		case r := <-c.received:
 			if r.err != nil {
+				c.giveUp(unit, timeout)
 				c.err = &ClosedError{Sent: true, Err: r.err}
 				return nil, c.err
 			}
@@ -301,8 +313,9 @@ func (c *Client) belongs(f frame, unit byte, q Request) bool {
 		c.echoes = true
 		return true
 	}
-	if c.lost[f.transaction] {
+	if c.lost[f.transaction] || c.before[f.transaction] {
 		delete(c.lost, f.transaction)
+		delete(c.before, f.transaction)
 		return false
 	}
 	if c.o.Strict || c.echoes || len(c.lost) > 0 || !q.matches(f.pdu) {

@@ -103,6 +103,34 @@ func TestALateAnswerIsNeverTakenForTheNextOnes(t *testing.T) {
 	require.Equal(t, []uint16{7, 8}, words)
 }
 
+func TestALateAnswerIsNotTakenForOneOfTheNextConnection(t *testing.T) {
+	var late uint16
+	s := &Server{}
+	s.After = func(r *Reply) {
+		switch r.Call.Address {
+		case 100:
+			late, r.Silent = r.Transaction, true
+		case 7: // a gateway answers what it was asked before
+			r.Transaction = late
+		case 9:
+			r.Transaction = 2
+		}
+	}
+	echoServer(t, s)
+	before := dial(t, s.Addr(), Options{})
+	_, err := readAt(t, before, 100, 20*time.Millisecond)
+	require.True(t, IsTimeout(err), err)
+	require.NoError(t, before.Close())
+
+	c := dial(t, s.Addr(), Options{After: before})
+	_, err = readAt(t, c, 7, 50*time.Millisecond)
+	require.True(t, IsTimeout(err), "%v", err)
+	require.NoError(t, c.Close())
+	words, err := readAt(t, dial(t, s.Addr(), Options{After: c}), 9, longTimeout)
+	require.NoError(t, err, "a device whose answers have transactions of their own is heard")
+	require.Equal(t, []uint16{9, 10}, words)
+}
+
 func TestAnAnswerWithAnotherTransactionOrUnit(t *testing.T) {
 	s := &Server{After: func(r *Reply) { r.Transaction, r.Unit = 2, 0 }}
 	echoServer(t, s)
