@@ -110,54 +110,33 @@ func jsonDocuments(text []byte) (all []json.RawMessage, ok bool) {
 
 func newDocument(number int, body []byte) Document {
 	d := Document{Number: number}
-	var list struct {
-		resource.TypeMeta
-		Items []json.RawMessage `json:"items"`
-	}
-	if json.Unmarshal(body, &list) != nil || list.Items == nil || !strings.HasSuffix(list.Kind, "List") {
-		o, err := newObject(body, resource.TypeMeta{})
-		if err != nil {
-			d.Err = err
-			return d
-		}
-		d.Objects = []Object{o}
+	items, isList, err := resource.ListItems(body)
+	if err != nil {
+		d.Err = err
 		return d
 	}
-	var of resource.TypeMeta
-	if kind := strings.TrimSuffix(list.Kind, "List"); kind != "" { // such a list is of one kind, and its items needn't say which
-		of = resource.TypeMeta{APIVersion: list.APIVersion, Kind: kind}
-	}
 	var wrong []error
-	for i, body := range list.Items {
-		o, err := newObject(body, of)
-		if err != nil {
-			wrong = append(wrong, fmt.Errorf("items[%d]: %w", i, err))
+	for i, item := range items {
+		o, err := newObject(item)
+		if err == nil {
+			d.Objects = append(d.Objects, o)
 			continue
 		}
-		d.Objects = append(d.Objects, o)
+		if isList {
+			err = fmt.Errorf("items[%d]: %w", i, err)
+		}
+		wrong = append(wrong, err)
 	}
 	d.Err = errors.Join(wrong...)
 	return d
 }
 
-// newObject reads an object, whose apiVersion and kind may be left out if its list says them.
-func newObject(body []byte, of resource.TypeMeta) (o Object, err error) {
+func newObject(body []byte) (o Object, err error) {
 	if err := json.Unmarshal(body, &o); err != nil {
 		if wrong := new(json.UnmarshalTypeError); errors.As(err, &wrong) && wrong.Field != "" {
 			return o, resource.Errorf(resource.Invalid, wrong.Field, "can't be a %s", wrong.Value)
 		}
 		return o, resource.Errorf(resource.Invalid, "", "is no object with apiVersion, kind and metadata: %.60q", body)
-	}
-	if of.Kind != "" && o.APIVersion == "" && o.Kind == "" {
-		tree, err := o.Tree()
-		if err != nil {
-			return o, err
-		}
-		tree["apiVersion"], tree["kind"] = of.APIVersion, of.Kind
-		if body, err = json.Marshal(tree); err != nil {
-			return o, err
-		}
-		return newObject(body, resource.TypeMeta{})
 	}
 	return o, o.named()
 }

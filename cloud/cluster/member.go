@@ -432,7 +432,8 @@ func (m *Member) beHeard(every time.Duration) error {
 	return err
 }
 
-// Abandon has an owner that is to stop, and has had some time for that, lose a log that doesn't answer for as long: what waits for it nobody was told.
+// Abandon is for an owner that stops. Once it has had the time after, it loses the log as soon as that hasn't answered for as long, so that the stop doesn't wait
+// for it: what waits was acknowledged to nobody.
 func (m *Member) Abandon(after time.Duration) {
 	for wait := after; ; wait = retryPause {
 		select {

@@ -50,6 +50,16 @@ func newCluster(o disk.Options) *cluster {
 }
 
 // await waits until the hub that stands by has what the owner has, which is that of a store from now on.
+// startCluster opens the store of an owner, and the cluster that it is in.
+func startCluster(t *testing.T) (*disk.Store, *cluster) {
+	o := disk.Options{Path: filepath.Join(t.TempDir(), "log")}
+	st, err := disk.Open(o)
+	require.NoError(t, err)
+	c := newCluster(o)
+	t.Cleanup(func() { c.Close(); _ = st.Close() })
+	return st, c
+}
+
 func (c *cluster) await(by *disk.Store, kind string) error {
 	c.mu.Lock()
 	if c.feed == nil {
@@ -170,12 +180,7 @@ func TestConformance(t *testing.T) {
 
 // A mirror is there for as long as somebody watches it, or has read it not long ago.
 func TestAMirrorThatNobodyReadsIsGivenUp(t *testing.T) {
-	o := disk.Options{Path: filepath.Join(t.TempDir(), "log")}
-	st, err := disk.Open(o)
-	require.NoError(t, err)
-	defer st.Close()
-	c := newCluster(o)
-	defer c.Close()
+	st, c := startCluster(t)
 	c.o.Unread = 20 * time.Millisecond
 	dialed, dial := make(chan struct{}), c.o.Dial
 	c.o.Dial = func(ctx context.Context) (net.Conn, error) {
@@ -185,8 +190,7 @@ func TestAMirrorThatNobodyReadsIsGivenUp(t *testing.T) {
 		}
 		return dial(ctx)
 	}
-	node := store.Object{Key: store.Key{Kind: "Node", Name: "n"}, Data: []byte("{}")}
-	node, err = st.Create(t.Context(), node)
+	node, err := st.Create(t.Context(), store.Object{Key: store.Key{Kind: "Node", Name: "n"}, Data: []byte("{}")})
 	require.NoError(t, err)
 	var watch store.Stream
 	require.Eventually(t, func() bool { // it may be given up before the watch is there
@@ -205,12 +209,7 @@ func TestAMirrorThatNobodyReadsIsGivenUp(t *testing.T) {
 
 // A mirror that isn't where the owner is in time isn't offered before the owner is heard again.
 func TestAMirrorThatIsLateIsNone(t *testing.T) {
-	o := disk.Options{Path: filepath.Join(t.TempDir(), "log")}
-	st, err := disk.Open(o)
-	require.NoError(t, err)
-	defer st.Close()
-	c := newCluster(o)
-	defer c.Close()
+	st, c := startCluster(t)
 	require.NoError(t, c.await(st, "Node"))
 	owner, _ := c.Of("Node")
 	require.Equal(t, c.feed.Owner, owner)
@@ -219,7 +218,7 @@ func TestAMirrorThatIsLateIsNone(t *testing.T) {
 	require.ErrorIs(t, c.Await(ctx, "Node", owner, 1<<40, 1<<40), context.DeadlineExceeded)
 	late, _ := c.Of("Node")
 	require.Zero(t, late)
-	_, err = st.Create(t.Context(), store.Object{Key: store.Key{Kind: "Node", Name: "n"}, Data: []byte("{}")})
+	_, err := st.Create(t.Context(), store.Object{Key: store.Key{Kind: "Node", Name: "n"}, Data: []byte("{}")})
 	require.NoError(t, err)
 	require.NoError(t, c.await(st, "Node"))
 	again, _ := c.Of("Node")
@@ -250,14 +249,9 @@ func (s heldStream) Next(ctx context.Context) ([]store.Event, error) {
 // An object that has changed again since comes with its last change, and so after others that were written later than it was made: until then the mirror lacks what its
 // owner had.
 func TestAMirrorHasAllOnlyWhenItHasCaughtUp(t *testing.T) {
-	o := disk.Options{Path: filepath.Join(t.TempDir(), "log")}
-	st, err := disk.Open(o)
-	require.NoError(t, err)
-	defer st.Close()
-	c := newCluster(o)
-	defer c.Close()
+	st, c := startCluster(t)
 	node := store.Object{Key: store.Key{Kind: "Node", Name: "before"}, Data: []byte("{}")}
-	_, err = st.Create(t.Context(), node)
+	_, err := st.Create(t.Context(), node)
 	require.NoError(t, err)
 	require.NoError(t, c.await(st, "Node"))
 	c.lost()

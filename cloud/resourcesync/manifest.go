@@ -66,7 +66,7 @@ func parseManifests(registry *objects.Registry, name string, content []byte) (li
 		if string(raw) == "null" {
 			continue
 		}
-		bodies, isList, err := itemsOf(raw)
+		bodies, isList, err := resource.ListItems(raw)
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", at, err)
 		}
@@ -83,22 +83,6 @@ func parseManifests(registry *objects.Registry, name string, content []byte) (li
 			list = append(list, m)
 		}
 	}
-}
-
-// itemsOf are the objects of a document: the items of a list, as kubectl and edgebus take it, or else the one that it is.
-func itemsOf(raw []byte) (bodies []json.RawMessage, isList bool, err error) {
-	var list struct {
-		Kind  string            `json:"kind"`
-		Items []json.RawMessage `json:"items"`
-	}
-	err = json.Unmarshal(raw, &list)
-	if !strings.HasSuffix(list.Kind, "List") || err == nil && list.Items == nil {
-		return []json.RawMessage{raw}, false, nil
-	}
-	if err != nil {
-		err = dialect.TypeError(reflect.TypeOf(list), raw, err)
-	}
-	return list.Items, true, err
 }
 
 // newManifest finds out which object a manifest describes.

@@ -176,7 +176,7 @@ func TestTheItemsOfAListAreManifests(t *testing.T) {
 	}
 	h.commit(map[string]string{
 		"all.yaml": list(fleetManifest("a", "r.example/os:1", ""), fleetManifest("b", "r.example/os:1", "")) + "---\n" + fleetManifest("c", "r.example/os:1", ""),
-		"own.json": `{"apiVersion": "edgebus.io/v1alpha1", "kind": "FleetList", "metadata": {}, "items": [{"apiVersion": "edgebus.io/v1alpha1", "kind": "Fleet", "metadata": {"name": "d", "uid": "x", "resourceVersion": "7", "generation": 2, "creationTimestamp": "2026-01-02T03:04:05Z"}, "spec": {}, "status": {"conditions": []}}]}`,
+		"own.json": `{"apiVersion": "edgebus.io/v1alpha1", "kind": "FleetList", "metadata": {}, "items": [{"metadata": {"name": "d", "uid": "x", "resourceVersion": "7", "generation": 2, "creationTimestamp": "2026-01-02T03:04:05Z"}, "spec": {}, "status": {"conditions": []}}]}`,
 	})
 	h.sync("s", "/fleets")
 	h.untilSays("s", "Synced=True Synced: 4 objects are as commit")

@@ -50,6 +50,44 @@ type TypeMeta struct {
 	Kind       string `json:"kind,omitempty"`
 }
 
+// ListItems are the items of a list in a manifest, or the one object that it is. A list such as a DeviceList is of one kind, so its items may
+// leave out apiVersion and kind, which they have here.
+func ListItems(body []byte) (items []json.RawMessage, isList bool, err error) {
+	var list struct {
+		TypeMeta
+		Items json.RawMessage `json:"items"`
+	}
+	kind, isList := "", false
+	if json.Unmarshal(body, &list) == nil && len(list.Items) > 0 && string(list.Items) != "null" {
+		kind, isList = strings.CutSuffix(list.Kind, "List")
+	}
+	if !isList {
+		return []json.RawMessage{body}, false, nil
+	}
+	if json.Unmarshal(list.Items, &items) != nil {
+		return nil, true, Errorf(Invalid, "items", "must be a list")
+	}
+	for i := range items {
+		if kind != "" {
+			items[i] = withType(items[i], TypeMeta{APIVersion: list.APIVersion, Kind: kind})
+		}
+	}
+	return items, true, nil
+}
+
+// withType gives an object a type if it has none.
+func withType(body []byte, of TypeMeta) []byte {
+	var own TypeMeta
+	var fields map[string]json.RawMessage
+	if json.Unmarshal(body, &own) != nil || own != (TypeMeta{}) || json.Unmarshal(body, &fields) != nil || fields == nil {
+		return body // who reads it says what is wrong
+	}
+	fields["apiVersion"], _ = json.Marshal(of.APIVersion)
+	fields["kind"], _ = json.Marshal(of.Kind)
+	with, _ := json.Marshal(fields) // as they were read
+	return with
+}
+
 // Meta is an object's metadata. It reads and writes like Kubernetes' ObjectMeta.
 type Meta struct {
 	// Name is the object's name, unique within its kind and namespace; that of a Device is unique in all namespaces. 1 to 253

@@ -594,7 +594,7 @@ func checkSuffix(p *causeList, field, text string) {
 		p.add(field, "%s: must have no part '.' or '..': what is read is below the Repository's address", clipText(text))
 		return
 	}
-	if text != "" && (text[0] != '/' && text[0] != '?' || len(text) > maxPath || strings.ContainsAny(text, "\\#\x00\r\n") || strings.HasPrefix(text, "//")) {
+	if text != "" && (text[0] != '/' && text[0] != '?' || len(text) > maxPath || strings.ContainsAny(text, "\\#") || strings.HasPrefix(text, "//")) {
 		p.add(field, "%s: must begin with one '/', or with '?', and have no fragment", clipText(text))
 		return
 	}
